@@ -27,6 +27,7 @@ import structlog
 from sharecoord.devenv import maven
 from sharecoord.devenv.broker import KafkaBroker
 from sharecoord.devenv.broker_config import FAST_SHARE_GROUPS, TEST_SETTINGS
+from sharecoord.devenv.coordinator import CoordinatorProcess
 from sharecoord.devenv.errors import DevenvError
 from sharecoord.devenv.mock_cluster import MockCluster
 from sharecoord.devenv.processes import free_ports, running
@@ -260,6 +261,16 @@ def topic(topics: Topics) -> Iterator[TopicFactory]:
     yield make
     left = set(created) & set(topics.names())
     topics.delete(*left)
+
+
+@pytest.fixture(scope="module")
+def coordinator(
+    kafka_broker: KafkaUnderTest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[CoordinatorProcess]:
+    """`sharecoord serve` on SQLite, earliest by default, for the tests of one file."""
+    directory = tmp_path_factory.mktemp("coordinator")
+    with CoordinatorProcess(kafka_broker.bootstrap_servers, directory) as process:
+        yield process
 
 
 @pytest.fixture(scope="session")

@@ -178,6 +178,16 @@ def unique_name(prefix: str) -> str:
     return f"{prefix}-{uuid.uuid4().hex[:12]}"
 
 
+def explicit(address: str, group: str, most: int | None = None) -> dict[str, object]:
+    """The configuration of a consumer that acknowledges each record; `most`: of them in a poll."""
+    config: dict[str, object] = {
+        "bootstrap.servers": address,
+        "group.id": group,
+        "share.acknowledgement.mode": "explicit",
+    }
+    return config if most is None else {**config, "max.poll.records": most}
+
+
 class _Attempts:
     """Remembers what the last probe gave, and how long to pause before the next one."""
 

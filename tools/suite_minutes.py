@@ -4,9 +4,10 @@ A suite is a folder directly below `tests/`. Loaded by the Makefile with `-p too
 the table comes before pytest's own summary line, which stays the last line of the output.
 
 With `-n 2 --dist loadscope --no-loadscope-reorder` two processes share the files of the first
-suites. Then one of them runs what starts brokers and coordinators, one test after the other, for
-some of those look at the clock; the other one runs beside it what needs nothing but processors,
-with the time that is left (nice 19).
+suites. Then one of them runs what kills processes under load, and the other the integration tests:
+both look at the clock, each has a broker of its own, and neither has its files divided. What needs
+nothing but processors is divided by files among whoever is ready, with the time that is left
+(nice 19): so both processes end within one file of each other.
 """
 
 from __future__ import annotations
@@ -25,23 +26,22 @@ ORDER = (
     "sdk",
     "contract",
     "helm",
-    "integration",
-    "simulation",
+    "perf",
     "differential",
     "acceptance",
+    "integration",
+    "simulation",
     "analytics",
-    "perf",
 )
-
 
 SHARED = frozenset({"architecture", "unit", "property", "sdk", "contract", "helm"})
 """Suites whose files may run beside each other."""
 
-
 BESIDE = frozenset({"simulation", "analytics"})
-"""Suites of the second process."""
+"""Suites that come last: their files, too, may run beside each other, and beside all others."""
 
 ALONE = "alone"
+"""The group of what no integration test may be in one process with: it takes the longest."""
 LOWEST = 19
 
 
@@ -57,11 +57,11 @@ def rank(suite: str) -> int:
 
 
 def group_of(nodeid: str) -> str:
-    """What stays together: a file of the first suites, a suite beside, or all the others."""
+    """What stays together: a file, all integration tests, or all others that look at the clock."""
     suite = suite_of(nodeid)
-    if suite in SHARED:
+    if suite in SHARED | BESIDE:
         return nodeid.split("::", 1)[0]
-    return suite if suite in BESIDE else ALONE
+    return suite if suite == "integration" else ALONE
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -81,7 +81,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | Non
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Lets the tests that look at the clock go first; nothing but suites beside follows here."""
-    if hasattr(item.config, "workerinput") and group_of(item.nodeid) in BESIDE:
+    if hasattr(item.config, "workerinput") and suite_of(item.nodeid) in BESIDE:
         os.nice(LOWEST - os.nice(0))
 
 

@@ -26,9 +26,7 @@ from sharecoord_sdk.admin import AdminClient
 from sharecoord.devenv.coordinator import CoordinatorProcess
 from sharecoord.devenv.topics import Topics
 from sharecoord.wire import share_service_pb2_grpc as rpc
-from tests.support import KafkaUnderTest, eventually, unique_name
-
-from .bad_input import (
+from tests.acceptance.bad_input import (
     CALL_TIMEOUT_S,
     Member,
     Refusal,
@@ -40,6 +38,7 @@ from .bad_input import (
     refusal,
     run_cli,
 )
+from tests.support import KafkaUnderTest, eventually, unique_name
 
 TopicFactory = Callable[..., str]
 INVALID, NOT_FOUND = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND

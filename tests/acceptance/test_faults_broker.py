@@ -13,7 +13,7 @@ from sharecoord_sdk import AcknowledgeType, Message, ShareConsumer
 from sharecoord.devenv.broker import KafkaBroker
 from tests.acceptance.chaos.fixtures import broker, everybody_is_up, scene
 from tests.acceptance.chaos.scene import Scene, configure, let_pass
-from tests.support import eventually, unique_name
+from tests.support import eventually, explicit, unique_name
 
 __all__ = ["broker", "everybody_is_up", "scene"]
 
@@ -70,12 +70,7 @@ def test_what_is_in_hand_is_settled_while_kafka_is_away(scene: Scene, way: type)
     scene.topics.produce(name, 100)
     group = unique_name("g")
     configure(scene.coordinator, group, share_record_lock_duration_ms=60_000)
-    config = {
-        "bootstrap.servers": scene.coordinator.address,
-        "group.id": group,
-        "share.acknowledgement.mode": "explicit",
-        "max.poll.records": 100,
-    }
+    config = explicit(scene.coordinator.address, group, 100)
     with ShareConsumer(config) as consumer:
         consumer.subscribe([name])
         held: list[Message] = []

@@ -26,14 +26,26 @@ LOAD_EACH_S = 0.1
 CYCLE_TIMEOUT_S = 40.0
 
 
-def hit(scene: Scene, crew: Crew, workers: list[str], chance: random.Random) -> None:
-    """One of the processes is ended and comes back."""
+def replace_worker(
+    crew: Crew, workers: list[str], chance: random.Random
+) -> tuple[signal.Signals, bool]:
+    """Chooses who is ended, and how; a worker comes back under another name.
+
+    Returns:
+        The signal, and whether a coordinator is to be hit as well.
+    """
     signum = chance.choice([signal.SIGKILL, signal.SIGTERM])
     victim = chance.choice(["coordinator", "coordinator", "worker", "both"])
     if victim != "coordinator":
         crew.end(workers.pop(chance.randrange(len(workers))), signum)
         workers.append(crew.hire())
-    if victim != "worker":
+    return signum, victim != "worker"
+
+
+def hit(scene: Scene, crew: Crew, workers: list[str], chance: random.Random) -> None:
+    """One of the processes is ended and comes back."""
+    signum, hits_coordinator = replace_worker(crew, workers, chance)
+    if hits_coordinator:
         if signum is signal.SIGKILL:
             scene.coordinator.kill()
         else:

@@ -31,6 +31,17 @@ SOME = 200
 """So many records are through before anything is hit."""
 
 BOTH = pytest.mark.parametrize("signum", [KILL, TERM], ids=["kill9", "sigterm"])
+PHASES = pytest.mark.parametrize(
+    ("phase", "signum"),
+    [
+        pytest.param("idle", TERM, id="idle-sigterm"),
+        pytest.param("delivering", KILL, id="delivering-kill9"),
+        pytest.param("delivering", TERM, id="delivering-sigterm"),
+        pytest.param("acknowledging", KILL, id="acknowledging-kill9"),
+        pytest.param("idle", KILL, id="idle-kill9", marks=pytest.mark.long),
+        pytest.param("acknowledging", TERM, id="acknowledging-sigterm", marks=pytest.mark.long),
+    ],
+)
 
 
 def reach(scene: Scene, crew: Crew, phase: str) -> None:
@@ -57,22 +68,21 @@ def everything_was_kept(scene: Scene, crew: Crew) -> None:
     assert crew.verdict(scene.coordinator).faults == ()
 
 
-def end_coordinator(coordinator: CoordinatorProcess, signum: signal.Signals) -> None:
+def end(process: CoordinatorProcess | KafkaBroker, signum: signal.Signals) -> None:
     if signum is KILL:
-        coordinator.kill()
+        process.kill()
     else:
-        coordinator.stop()
+        process.stop()
 
 
 # -- the coordinator ------------------------------------------------------------------------------
 
 
-@BOTH
-@pytest.mark.parametrize("phase", ["idle", "delivering", "acknowledging"])
+@PHASES
 def test_the_coordinator_is_ended(scene: Scene, phase: str, signum: signal.Signals) -> None:
     with scene.crew(**UNDER_LOAD) as crew:
         reach(scene, crew, phase)
-        end_coordinator(scene.coordinator, signum)
+        end(scene.coordinator, signum)
         scene.coordinator.restart()
         everything_was_kept(scene, crew)
 
@@ -89,7 +99,7 @@ def test_the_coordinator_is_ended_while_it_starts(scene: Scene, signum: signal.S
         for part in (0.2, 0.5, 0.8):
             scene.coordinator.launch()
             let_pass(part * start_s)
-            end_coordinator(scene.coordinator, signum)
+            end(scene.coordinator, signum)
         scene.coordinator.restart()
         everything_was_kept(scene, crew)
 
@@ -102,7 +112,7 @@ def test_the_coordinator_is_ended_again_while_it_drains(
         reach(scene, crew, "acknowledging")
         os.kill(scene.coordinator.pid, TERM)
         let_pass(0.05)
-        end_coordinator(scene.coordinator, signum)
+        end(scene.coordinator, signum)
         scene.coordinator.restart()
         everything_was_kept(scene, crew)
 
@@ -110,8 +120,7 @@ def test_the_coordinator_is_ended_again_while_it_drains(
 # -- a worker -------------------------------------------------------------------------------------
 
 
-@BOTH
-@pytest.mark.parametrize("phase", ["idle", "delivering", "acknowledging"])
+@PHASES
 def test_a_worker_is_ended(scene: Scene, phase: str, signum: signal.Signals) -> None:
     with scene.crew(**UNDER_LOAD) as crew:
         reach(scene, crew, phase)
@@ -149,13 +158,6 @@ def served_or_ended(coordinator: CoordinatorProcess) -> bool:
     return coordinator.exit_code is not None or coordinator.ready
 
 
-def end_broker(broker: KafkaBroker, signum: signal.Signals) -> None:
-    if signum is KILL:
-        broker.kill()
-    else:
-        broker.stop()
-
-
 @BOTH
 @pytest.mark.parametrize(
     "phase",
@@ -164,7 +166,7 @@ def end_broker(broker: KafkaBroker, signum: signal.Signals) -> None:
 def test_the_broker_is_ended(scene: Scene, phase: str, signum: signal.Signals) -> None:
     with scene.crew(**UNDER_LOAD) as crew:
         reach(scene, crew, phase)
-        end_broker(scene.broker, signum)
+        end(scene.broker, signum)
         scene.broker.start()
         everything_was_kept(scene, crew)
 

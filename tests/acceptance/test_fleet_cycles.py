@@ -15,6 +15,7 @@ from tests.acceptance.chaos.crew import Crew
 from tests.acceptance.chaos.fleet import FleetScene, fleet, goes_on
 from tests.acceptance.chaos.load import Load
 from tests.acceptance.chaos.scene import LOCK_MS, let_pass
+from tests.acceptance.test_faults_cycles import replace_worker
 
 __all__ = ["fleet"]
 
@@ -26,12 +27,8 @@ LEASE_S = 4.0
 
 def hit(fleet: FleetScene, crew: Crew, workers: list[str], chance: random.Random) -> None:
     """A coordinator or a worker is ended and comes back: at once, or after the others took over."""
-    signum = chance.choice([signal.SIGKILL, signal.SIGTERM])
-    victim = chance.choice(["coordinator", "coordinator", "worker", "both"])
-    if victim != "coordinator":
-        crew.end(workers.pop(chance.randrange(len(workers))), signum)
-        workers.append(crew.hire())
-    if victim != "worker":
+    signum, hits_coordinator = replace_worker(crew, workers, chance)
+    if hits_coordinator:
         name = chance.choice(NAMES)
         process = fleet.processes[name]
         if signum is signal.SIGKILL:

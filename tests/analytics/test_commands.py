@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from sharecoord.analytics.fairness.job import JSON_KEYS
-
-from .support import handed, sample, write
+from tests.analytics.support import handed, sample, write
 
 pytestmark = pytest.mark.long
 

@@ -16,8 +16,7 @@ from sharecoord.analytics.lag import transform as lag
 from sharecoord.analytics.lag.settings import LagSettings
 from sharecoord.analytics.names import numbered
 from sharecoord.analytics.poison import transform as poison
-
-from .support import frame, handed, sample
+from tests.analytics.support import frame, handed, sample
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

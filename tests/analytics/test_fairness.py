@@ -10,9 +10,8 @@ from sharecoord.analytics import census
 from sharecoord.analytics.fairness import transform
 from sharecoord.analytics.fairness.settings import FairnessSettings
 from sharecoord.core.dispatch.fair_share import fair_level
+from tests.analytics.support import Row, at, by, change, dicts, event, frame, handed, sample
 from tests.fairness import fairness_over
-
-from .support import Row, at, by, change, dicts, event, frame, handed, sample
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

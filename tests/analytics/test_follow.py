@@ -19,9 +19,8 @@ from sharecoord.analytics.fairness.follow import FollowResult, FollowSettings, L
 from sharecoord.analytics.fairness.settings import FairnessSettings
 from sharecoord.analytics.frames import Range
 from sharecoord.devenv.mock_cluster import MockCluster
-
-from .support import at, busy, end, write
-from .topics import EventTopic
+from tests.analytics.support import at, busy, end, write
+from tests.analytics.topics import EventTopic
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -16,11 +16,10 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from tests.analytics.support import busy, end
+from tests.analytics.topics import EventTopic
 from tests.conftest import TopicFactory
 from tests.support import KafkaUnderTest, eventually
-
-from .support import busy, end
-from .topics import EventTopic
 
 COMMAND = [sys.executable, "-c", "from sharecoord.cli.main import main; main()", "analyze"]
 START_S = 200.0

@@ -20,8 +20,7 @@ from sharecoord.analytics.generate.plan import (
     make_plan,
 )
 from sharecoord.eventlog.schema import COLUMN_NAMES, EventKind, GroupEvent, RangeEvent
-
-from .support import by, dicts
+from tests.analytics.support import by, dicts
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -15,10 +15,9 @@ import pytest
 
 from sharecoord.devenv import maven
 from sharecoord.devenv.topics import Record, Topics
+from tests.analytics.support import busy
+from tests.analytics.topics import HEADERS, message
 from tests.support import KafkaUnderTest, unique_name
-
-from .support import busy
-from .topics import HEADERS, message
 
 pytestmark = [pytest.mark.long, pytest.mark.kafka]
 

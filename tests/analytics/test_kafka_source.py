@@ -19,9 +19,18 @@ from sharecoord.analytics.places import TopicPlace
 from sharecoord.devenv.mock_cluster import MockCluster
 from sharecoord.errors import InvalidConfigError, UnknownTopicOrPartitionError
 from sharecoord.eventlog.schema import COLUMN_NAMES
-
-from .support import ARROW_SCHEMA, Row, at, change, dicts, event, handed, sample, write
-from .topics import EventTopic, message
+from tests.analytics.support import (
+    ARROW_SCHEMA,
+    Row,
+    at,
+    change,
+    dicts,
+    event,
+    handed,
+    sample,
+    write,
+)
+from tests.analytics.topics import EventTopic, message
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

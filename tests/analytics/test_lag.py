@@ -11,8 +11,7 @@ from sharecoord.analytics.lag import transform
 from sharecoord.analytics.lag.settings import CAUSES_MAX, TREND_WINDOWS_MIN, LagSettings
 from sharecoord.analytics.lag.trend import trends
 from sharecoord.analytics.lag.verdict import CAUSE_TEXTS
-
-from .support import Row, at, by, change, dicts, event, frame, handed
+from tests.analytics.support import Row, at, by, change, dicts, event, frame, handed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -10,8 +10,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from sharecoord.analytics.attempts import attempts
 from sharecoord.analytics.census import census
 from sharecoord.analytics.locks import transform
-
-from .support import Row, by, change, event, frame, handed
+from tests.analytics.support import Row, by, change, event, frame, handed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

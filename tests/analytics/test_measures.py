@@ -11,9 +11,8 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from sharecoord.analytics import measures
 from sharecoord.core.dispatch.fair_share import fair_level, fair_parts, jain_index
+from tests.analytics.support import Row, by, dicts
 from tests.fairness import fairness
-
-from .support import Row, by, dicts
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

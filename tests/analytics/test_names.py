@@ -9,8 +9,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from sharecoord.analytics.census import census
 from sharecoord.analytics.names import NAMES, named, naming, numbered, texts
 from sharecoord.analytics.rollups import EventLog
-
-from .support import Row, change, dicts, event, frame, sample
+from tests.analytics.support import Row, change, dicts, event, frame, sample
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

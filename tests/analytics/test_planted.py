@@ -17,8 +17,7 @@ from sharecoord.analytics.locks import job as locks_job
 from sharecoord.analytics.poison import job as poison_job
 from sharecoord.analytics.timeline import job as timeline_job
 from sharecoord.analytics.timeline.files import Wanted
-
-from .support import dicts
+from tests.analytics.support import dicts
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

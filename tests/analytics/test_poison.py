@@ -9,8 +9,7 @@ import pytest
 from sharecoord.analytics.attempts import attempts, with_member
 from sharecoord.analytics.census import census
 from sharecoord.analytics.poison import transform
-
-from .support import Row, by, change, dicts, event, frame, handed, sample
+from tests.analytics.support import Row, by, change, dicts, event, frame, handed, sample
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

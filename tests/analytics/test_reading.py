@@ -18,8 +18,7 @@ from sharecoord.analytics.fairness import job
 from sharecoord.analytics.frames import Range, read_events
 from sharecoord.analytics.lag import job as lag
 from sharecoord.eventlog.schema import COLUMN_NAMES, SCHEMA_VERSION
-
-from .support import ARROW_SCHEMA, at, busy, event, handed, sample, write
+from tests.analytics.support import ARROW_SCHEMA, at, busy, event, handed, sample, write
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,9 +15,8 @@ from sharecoord.analytics.report.model import HEAT_ROWS, MEMBERS_LISTED, POINTS,
 from sharecoord.bench.engine.cell import Cell, Consumer
 from sharecoord.bench.engine.trial import Outcome
 from sharecoord.bench.run.events import EVENTS_NAME, EventFolder
+from tests.analytics.support import at, by, change, dicts, event, frame, handed, sample, write
 from tests.unit.bench.engine.support import MS, make_samples, make_trial
-
-from .support import at, by, change, dicts, event, frame, handed, sample, write
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

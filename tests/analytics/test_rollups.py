@@ -40,8 +40,17 @@ from sharecoord.eventlog.schema import GroupEvent, RangeEvent
 from sharecoord.events import rollup
 from sharecoord.events.places import rollup_path
 from sharecoord.events.rollup import roll_up
-
-from .support import ARROW_SCHEMA, Row, at, change, dicts, event, handed, sample, write
+from tests.analytics.support import (
+    ARROW_SCHEMA,
+    Row,
+    at,
+    change,
+    dicts,
+    event,
+    handed,
+    sample,
+    write,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

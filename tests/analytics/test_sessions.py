@@ -16,8 +16,7 @@ from sharecoord.analytics.generate.plan import GeneratorSettings
 from sharecoord.analytics.hadoop import HadoopFolder
 from sharecoord.analytics.lag import job as lag
 from sharecoord.analytics.session import defaults, make_session
-
-from .support import Row, busy, write
+from tests.analytics.support import Row, busy, write
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

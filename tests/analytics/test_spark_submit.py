@@ -9,9 +9,8 @@ import pytest
 
 from sharecoord.analytics.fairness.job import JSON_KEYS
 from sharecoord.analytics.session import FOR_FEW_ROWS
-
-from .spark_home import ROOT, submit
-from .support import busy, write
+from tests.analytics.spark_home import ROOT, submit
+from tests.analytics.support import busy, write
 
 JOB = ROOT / "sharecoord" / "analytics" / "fairness" / "job.py"
 GIVEN = {

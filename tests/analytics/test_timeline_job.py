@@ -12,8 +12,7 @@ from sharecoord.analytics.frames import Range
 from sharecoord.analytics.timeline import files, job
 from sharecoord.analytics.timeline.files import Wanted
 from sharecoord.analytics.timeline.story import story
-
-from .support import Row, at, change, event, sample, write
+from tests.analytics.support import Row, at, change, event, sample, write
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,9 +11,8 @@ from confluent_kafka import Producer
 from sharecoord.analytics.places import TopicPlace
 from sharecoord.devenv.mock_cluster import MockCluster
 from sharecoord.eventlog.schema import SCHEMA_VERSION
+from tests.analytics.support import ARROW_SCHEMA
 from tests.support import KafkaUnderTest, unique_name
-
-from .support import ARROW_SCHEMA
 
 HEADERS = {
     "sharecoord-schema-version": str(SCHEMA_VERSION),

@@ -17,10 +17,16 @@ from sharecoord.eventlog.schema import (
     RangeEvent,
 )
 from sharecoord.ports import EventFigures, EventSink
+from tests.contract.event_worlds import (
+    KafkaWorld,
+    ParquetWorld,
+    World,
+    lost_said,
+    make_sink,
+    offsets,
+)
 from tests.support import eventually_async, unique_name
 from tests.unit.events.support import NOON_US, block
-
-from .event_worlds import KafkaWorld, ParquetWorld, World, lost_said, make_sink, offsets
 
 
 @pytest.fixture(params=["parquet", "kafka"])

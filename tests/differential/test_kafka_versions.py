@@ -11,7 +11,6 @@ import pytest
 from sharecoord_sdk import TopicPartition
 
 from sharecoord.devenv.broker import KafkaBroker
-from sharecoord.devenv.coordinator import CoordinatorProcess
 from sharecoord.devenv.errors import DevenvError
 from sharecoord.devenv.topics import Topics
 from tests.integration import (
@@ -100,16 +99,6 @@ def kafka_broker(request: pytest.FixtureRequest) -> Iterator[KafkaUnderTest]:
 def topics(kafka_broker: KafkaUnderTest) -> Topics:
     """Topics of that broker."""
     return PatientTopics(kafka_broker.bootstrap_servers)
-
-
-@pytest.fixture(scope="module")
-def coordinator(
-    kafka_broker: KafkaUnderTest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[CoordinatorProcess]:
-    """A coordinator in front of that broker."""
-    directory = tmp_path_factory.mktemp("coordinator")
-    with CoordinatorProcess(kafka_broker.bootstrap_servers, directory) as process:
-        yield process
 
 
 def test_a_lock_that_runs_out_is_another_delivery(

@@ -6,11 +6,12 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from sharecoord_sdk import AcknowledgeType, Message, ShareConsumer
 
 from sharecoord.devenv.coordinator import CoordinatorProcess
 from sharecoord.devenv.topics import Topics
-from tests.support import KafkaUnderTest, eventually, unique_name
+from tests.support import KafkaUnderTest, eventually, explicit, unique_name
 
 
 def test_locks_and_counts_survive_kill_9(
@@ -19,12 +20,7 @@ def test_locks_and_counts_survive_kill_9(
     name, group = topic(), unique_name("g")
     topics.produce(name, 200)
     with CoordinatorProcess(kafka_broker.bootstrap_servers, tmp_path) as coordinator:
-        config = {
-            "bootstrap.servers": coordinator.address,
-            "group.id": group,
-            "share.acknowledgement.mode": "explicit",
-            "max.poll.records": 100,
-        }
+        config = explicit(coordinator.address, group, 100)
         with ShareConsumer(config) as a, ShareConsumer(config) as b:
             a.subscribe([name])
             held: list[Message] = []
@@ -51,10 +47,15 @@ def test_locks_and_counts_survive_kill_9(
             assert list(result.values()) == [None]
 
 
+@pytest.mark.parametrize("total", [6_000, pytest.param(20_000, marks=pytest.mark.long)])
 def test_six_kills_under_load_lose_nothing(
-    kafka_broker: KafkaUnderTest, topic: Callable[..., str], topics: Topics, tmp_path: Path
+    kafka_broker: KafkaUnderTest,
+    topic: Callable[..., str],
+    topics: Topics,
+    tmp_path: Path,
+    total: int,
 ) -> None:
-    name, group, total = topic(), unique_name("g"), 20_000
+    name, group = topic(), unique_name("g")
     topics.produce(name, total)
     seen: Counter[int] = Counter()
     confirmed: set[int] = set()
@@ -65,12 +66,7 @@ def test_six_kills_under_load_lose_nothing(
                 confirmed.update(found)
 
     with CoordinatorProcess(kafka_broker.bootstrap_servers, tmp_path) as coordinator:
-        config = {
-            "bootstrap.servers": coordinator.address,
-            "group.id": group,
-            "share.acknowledgement.mode": "explicit",
-            "max.poll.records": 50,
-        }
+        config = explicit(coordinator.address, group, 50)
         with ShareConsumer(config) as consumer:
             consumer.set_acknowledgement_commit_callback(on_commit)
             consumer.subscribe([name])

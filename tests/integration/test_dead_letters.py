@@ -13,7 +13,7 @@ from sharecoord_sdk import AcknowledgeType, AdminClient, ShareConsumer
 from sharecoord.core.letters.dead_letters import ID_HEADER, KAFKA_PREFIX, PAYLOAD_HEADER, PREFIX
 from sharecoord.devenv.coordinator import CoordinatorProcess
 from sharecoord.devenv.topics import Topics
-from tests.support import KafkaUnderTest, eventually, unique_name
+from tests.support import KafkaUnderTest, eventually, explicit, unique_name
 
 NAME = "errors.deadletterqueue.topic.name"
 WAIT_S = 60
@@ -64,11 +64,7 @@ def set_topic(coordinator: CoordinatorProcess, group: str, topic: str, **more: s
 def reject_all(
     coordinator: CoordinatorProcess, group: str, topic: str, count: int, *, reason: str = ""
 ) -> None:
-    config = {
-        "bootstrap.servers": coordinator.address,
-        "group.id": group,
-        "share.acknowledgement.mode": "explicit",
-    }
+    config = explicit(coordinator.address, group)
     seen: set[int] = set()
     with ShareConsumer(config) as consumer:
         consumer.subscribe([topic])
@@ -179,12 +175,7 @@ KILLS = 4
 def reject_until_told(
     coordinator: CoordinatorProcess, group: str, topic: str, over: threading.Event
 ) -> None:
-    config = {
-        "bootstrap.servers": coordinator.address,
-        "group.id": group,
-        "share.acknowledgement.mode": "explicit",
-        "max.poll.records": 50,
-    }
+    config = explicit(coordinator.address, group, 50)
     with ShareConsumer(config) as consumer:
         consumer.subscribe([topic])
         while not over.is_set():

@@ -50,10 +50,14 @@ class Groups:
     def new(self, **settings: object) -> str:
         """A group that does not exist yet, with settings (`_` stands for `.`)."""
         group = unique_name("g")
-        values = {name.replace("_", "."): value for name, value in settings.items()}
-        if values:
-            self._admin.alter_group_configs(group, values)
+        if settings:
+            self.alter(group, **settings)
         return group
+
+    def alter(self, group: str, **settings: object) -> None:
+        """Sets settings of a group."""
+        values = {name.replace("_", "."): value for name, value in settings.items()}
+        self._admin.alter_group_configs(group, values)
 
     def consumer(self, group: str, topic: str, **config: object) -> ShareConsumer:
         """A member that is subscribed."""

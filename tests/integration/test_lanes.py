@@ -16,7 +16,7 @@ from sharecoord.core.letters.lanes import Marking, MarkKind, Selection
 from sharecoord.devenv.coordinator import CoordinatorProcess
 from sharecoord.devenv.topics import Topics
 from sharecoord.store.factory import make_store
-from tests.support import KafkaUnderTest, eventually, unique_name
+from tests.support import KafkaUnderTest, eventually, explicit, unique_name
 
 WAIT_S = 90
 COUNT = 40
@@ -32,12 +32,7 @@ def letters_end(servers: str, topic: str) -> int:
 
 def take(address: str, group: str, topic: str, count: int, kind: AcknowledgeType) -> list[Message]:
     """So many records, or some more, each settled and confirmed."""
-    config = {
-        "bootstrap.servers": address,
-        "group.id": group,
-        "share.acknowledgement.mode": "explicit",
-        "max.poll.records": 5,
-    }
+    config = explicit(address, group, 5)
     found: list[Message] = []
     with ShareConsumer(config) as consumer:
         consumer.subscribe([topic])

@@ -31,7 +31,7 @@ ROUND_S = 30.0
 """A round each 5 s, and the first answers of a young cluster."""
 
 LOOK_S = 120.0
-"""A refused name is looked at again each minute."""
+"""A refused name is looked at again each minute; one that was changed in the next round."""
 
 PARTITIONS = 2
 """Of the topics here, at most."""
@@ -175,8 +175,9 @@ def member_of_connect(address: str, name: str) -> socket.socket:
 
 
 @pytest.mark.timeout(240)
+@pytest.mark.parametrize("looks_again", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_names_of_others_are_left_alone_until_they_are_free(
-    exporting: Exporting, topic: TopicFactory, topics: Topics
+    exporting: Exporting, topic: TopicFactory, topics: Topics, looks_again: bool
 ) -> None:
     topic_name = topic()
     topics.produce(topic_name, 10)
@@ -226,6 +227,12 @@ def test_names_of_others_are_left_alone_until_they_are_free(
     delete(names["offsets"])
     # The member on the closed connection must time out first.
     eventually(lambda: delete(names["connect"]) is None, 30, what="the other group is empty")
+    if not looks_again:
+        for group in groups.values():
+            exporting.groups.alter(group, share_offsets_export_group=unique_name("other"))
+        eventually(lambda: set(reasons().values()) == {None}, ROUND_S, what="other names")
+        for kind, name in names.items():
+            exporting.groups.alter(groups[kind], share_offsets_export_group=name)
     eventually(lambda: set(reasons().values()) == {""}, LOOK_S, what="all exported")
     for kind, name in names.items():
         expected = {0: (10, f'sharecoord spso=10 group="{groups[kind]}"')}

@@ -14,19 +14,14 @@ from sharecoord.devenv.coordinator import CoordinatorProcess
 from sharecoord.devenv.topics import Topics
 from tests.integration.test_dead_letters import reject_all, set_topic
 from tests.integration.test_letter_tools import all_letters
-from tests.support import KafkaUnderTest, eventually, unique_name
+from tests.support import KafkaUnderTest, eventually, explicit, unique_name
 
 WAIT_S = 60
 TOTAL = 60
 
 
 def consumer_of(coordinator: CoordinatorProcess, group: str, topic: str) -> ShareConsumer:
-    config = {
-        "bootstrap.servers": coordinator.address,
-        "group.id": group,
-        "share.acknowledgement.mode": "explicit",
-        "max.poll.records": 20,
-    }
+    config = explicit(coordinator.address, group, 20)
     consumer = ShareConsumer(config)
     consumer.subscribe([topic])
     return consumer

@@ -24,7 +24,7 @@ from sharecoord.devenv.coordinator import CoordinatorProcess
 from sharecoord.devenv.processes import LOOPBACK, free_ports
 from sharecoord.devenv.topics import Topics
 from sharecoord.wire import share_service_pb2_grpc as service_grpc
-from tests.support import KafkaUnderTest, eventually, unique_name
+from tests.support import KafkaUnderTest, eventually, explicit, unique_name
 
 TopicFactory = Callable[..., str]
 
@@ -173,14 +173,22 @@ def test_a_round_trip_of_unary_calls(
     other.leave()
 
 
-def test_a_fetch_that_is_asked_again_gets_the_same_answer(
+def with_ten(
     channel: grpc.Channel, topic: TopicFactory, topics: Topics
-) -> None:
+) -> tuple[RawMember, int, types.RecordBatch]:
+    """A member that has fetched the first ten of 100 records, the fetch's number, and its batch."""
     name = topic()
     topics.produce(name, 100)
     member = RawMember(channel, unique_name("g"), name)
     number, batch = member.first_batch(10)
     assert (batch.base_offset, batch.record_count) == (0, 10)
+    return member, number, batch
+
+
+def test_a_fetch_that_is_asked_again_gets_the_same_answer(
+    channel: grpc.Channel, topic: TopicFactory, topics: Topics
+) -> None:
+    member, number, batch = with_ten(channel, topic, topics)
     again = member.fetch(number, 10)
     assert list(again.batches) == [batch]
     assert not member.accept(batch, 0, 9).exceptions
@@ -196,11 +204,7 @@ def test_a_fetch_that_is_asked_again_gets_the_same_answer(
 def test_a_fetch_gets_the_next_records_before_the_last_ones_are_acknowledged(
     channel: grpc.Channel, topic: TopicFactory, topics: Topics
 ) -> None:
-    name = topic()
-    topics.produce(name, 100)
-    member = RawMember(channel, unique_name("g"), name)
-    number, batch = member.first_batch(10)
-    assert (batch.base_offset, batch.record_count) == (0, 10)
+    member, number, _ = with_ten(channel, topic, topics)
     following = member.fetch(number + 1, 10).batches
     member.leave()
     assert [(each.base_offset, each.record_count) for each in following] == [(10, 10)]
@@ -251,12 +255,7 @@ def test_sigterm_ends_in_order_and_locks_survive(
     name, group = topic(), unique_name("g")
     topics.produce(name, 50)
     with CoordinatorProcess(kafka_broker.bootstrap_servers, tmp_path) as process:
-        settings = {
-            "bootstrap.servers": process.address,
-            "group.id": group,
-            "share.acknowledgement.mode": "explicit",
-            "max.poll.records": 10,
-        }
+        settings = explicit(process.address, group, 10)
         with ShareConsumer(settings) as holder, ShareConsumer(settings) as other:
             holder.subscribe([name])
             held = eventually(lambda: holder.poll(0.2), 20, what="records")

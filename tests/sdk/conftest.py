@@ -11,11 +11,11 @@ import pytest
 from sharecoord_sdk.contrib.sqlalchemy import ProduceOutbox, ProduceRelay
 from sqlalchemy import Engine, create_engine, event
 
-from .driver import Drivers
-from .fake_coordinator import FakeCoordinator
-from .fake_kafka import FakeBroker
-from .output_world import CONF, Clock, Relays
-from .worker_running import Make, Running
+from tests.sdk.driver import Drivers
+from tests.sdk.fake_coordinator import FakeCoordinator
+from tests.sdk.fake_kafka import FakeBroker
+from tests.sdk.output_world import CONF, Clock, Relays
+from tests.sdk.worker_running import Make, Running
 
 
 @pytest.fixture

@@ -8,8 +8,9 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from sharecoord_sdk import AsyncShareConsumer, ShareConsumer
+from sharecoord_sdk._proto import share_types_pb2 as types_pb
 
-from .fake_coordinator import FakeCoordinator, FakeStream, make_batch
+from tests.sdk.fake_coordinator import FakeCoordinator, FakeStream, make_batch
 
 T = TypeVar("T")
 #: Configuration of the explicit mode, as keywords of `joined`.
@@ -124,13 +125,20 @@ def joined(
     return consumer, coordinator.stream()
 
 
+def served(
+    drivers: Drivers, coordinator: FakeCoordinator, *batches: types_pb.RecordBatch, **config: Any
+) -> tuple[Driver, FakeStream, Any]:
+    """A consumer that was sent batches of topic "t", its stream, and what its first poll gave."""
+    consumer, stream = joined(drivers, coordinator, **config)
+    stream.send(*batches)
+    return consumer, stream, consumer.poll(10)
+
+
 def with_a_record(
     drivers: Drivers, coordinator: FakeCoordinator, **config: Any
 ) -> tuple[Driver, FakeStream]:
     """A consumer whose application has one record, with the value "a", and its stream."""
-    consumer, stream = joined(drivers, coordinator, **config)
-    stream.send(make_batch([b"a"]))
-    consumer.poll(10)
+    consumer, stream, _ = served(drivers, coordinator, make_batch([b"a"]), **config)
     return consumer, stream
 
 

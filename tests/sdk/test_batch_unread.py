@@ -26,9 +26,9 @@ from sharecoord_sdk.contrib.avro import AvroReader
 from sharecoord_sdk.testing import make_messages, run_handler
 from sharecoord_sdk.values import BadValueError
 
-from .fake_coordinator import TOPIC_ID, Ack, make_batch
-from .worker_running import PATIENCE_S, Make, wait_covered
-from .worker_world import WorkerWorld
+from tests.sdk.fake_coordinator import TOPIC_ID, Ack, make_batch
+from tests.sdk.worker_running import PATIENCE_S, Make, wait_covered
+from tests.sdk.worker_world import WorkerWorld
 
 CallNext = Callable[[Any], Awaitable[Any]]
 

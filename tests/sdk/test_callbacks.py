@@ -9,9 +9,9 @@ import pytest
 from sharecoord_sdk import KafkaError, KafkaException, TopicPartition
 from sharecoord_sdk._proto import share_service_pb2 as service_pb
 
-from .driver import EXPLICIT, Driver, Drivers, inner, joined
-from .fake_coordinator import FakeCoordinator, FakeStream, make_batch
-from .world import World
+from tests.sdk.driver import EXPLICIT, Driver, Drivers, inner, joined
+from tests.sdk.fake_coordinator import FakeCoordinator, FakeStream, make_batch
+from tests.sdk.world import World
 
 T0 = TopicPartition("t", 0)
 
@@ -21,10 +21,11 @@ class BoomError(Exception):
 
 
 class Raising:
-    """A callback that raises each time; notes what it heard."""
+    """A consumer's callback that raises each time; notes what it heard."""
 
-    def __init__(self) -> None:
+    def __init__(self, consumer: Driver) -> None:
         self.heard: list[Any] = []
+        consumer.set_acknowledgement_commit_callback(self)
 
     def __call__(self, offsets: Any, error: Any) -> None:
         """Is told."""
@@ -63,8 +64,7 @@ def test_what_a_callback_raises_comes_out_of_poll_and_loses_no_record(
     drivers: Drivers, coordinator: FakeCoordinator
 ) -> None:
     consumer, stream = committed(drivers, coordinator)
-    raising = Raising()
-    consumer.set_acknowledgement_commit_callback(raising)
+    raising = Raising(consumer)
     stream.send(make_batch([b"b"], base=1, token=9))
     got: list[bytes] = []
 
@@ -86,8 +86,7 @@ def test_what_a_callback_raises_comes_out_of_commit_sync_which_has_committed(
     drivers: Drivers, coordinator: FakeCoordinator
 ) -> None:
     consumer, stream = committed(drivers, coordinator)
-    raising = Raising()
-    consumer.set_acknowledgement_commit_callback(raising)
+    raising = Raising(consumer)
     with pytest.raises(BoomError):
         consumer.commit_sync(10)
     assert raising.heard == [({T0: {0}}, None)]
@@ -99,8 +98,7 @@ def test_one_outcome_that_raises_hides_none_behind_it(
     drivers: Drivers, coordinator: FakeCoordinator
 ) -> None:
     consumer, _ = committed(drivers, coordinator, "t", "u")
-    raising = Raising()
-    consumer.set_acknowledgement_commit_callback(raising)
+    raising = Raising(consumer)
     with pytest.raises(BoomError):
         consumer.commit_sync(10)
     heard_of(consumer, raising, 2)
@@ -111,8 +109,7 @@ def test_what_a_callback_raises_comes_out_of_close_which_has_left(
     drivers: Drivers, coordinator: FakeCoordinator
 ) -> None:
     consumer, stream = committed(drivers, coordinator, "t", "u")
-    raising = Raising()
-    consumer.set_acknowledgement_commit_callback(raising)
+    raising = Raising(consumer)
     with pytest.raises(BoomError):
         consumer.close()
     assert len(raising.heard) == 2

@@ -20,9 +20,9 @@ from sharecoord_sdk import (
 from sharecoord_sdk._proto import share_types_pb2 as types_pb
 from sharecoord_sdk.testing import make_message, run_handler
 
-from .driver import EXPLICIT, Drivers, joined
-from .fake_coordinator import TOPIC_ID, Ack, FakeCoordinator, FakeStream, make_batch
-from .worker_running import Make, values, wait_covered
+from tests.sdk.driver import EXPLICIT, Drivers, joined
+from tests.sdk.fake_coordinator import TOPIC_ID, Ack, FakeCoordinator, FakeStream, make_batch
+from tests.sdk.worker_running import Make, values, wait_covered
 
 LOCK_LOST = types_pb.ACKNOWLEDGE_OUTCOME_LOCK_LOST
 RENEW_DISABLED = types_pb.ACKNOWLEDGE_OUTCOME_RENEW_DISABLED

@@ -21,10 +21,16 @@ from sharecoord_sdk import (
 from sharecoord_sdk._proto import share_service_pb2 as service_pb
 from sharecoord_sdk._proto import share_types_pb2 as types_pb
 
+from tests.sdk.driver import EXPLICIT, Drivers, inner, joined, served, with_a_record
+from tests.sdk.fake_coordinator import (
+    TOPIC_ID,
+    Ack,
+    FakeCoordinator,
+    FakeStream,
+    Refusal,
+    make_batch,
+)
 from tests.support import eventually
-
-from .driver import EXPLICIT, Drivers, inner, joined, with_a_record
-from .fake_coordinator import TOPIC_ID, Ack, FakeCoordinator, FakeStream, Refusal, make_batch
 
 T0 = TopicPartition("t", 0)
 UNAVAILABLE = Refusal(grpc.StatusCode.UNAVAILABLE, "gone for a moment")
@@ -62,9 +68,13 @@ def test_a_broken_stream_is_joined_again_with_the_lock_book(
     drivers: Drivers, coordinator: FakeCoordinator
 ) -> None:
     coordinator.script.answers_acknowledgements = False
-    consumer, stream = joined(drivers, coordinator, max_poll_records=2, **EXPLICIT)
-    stream.send(make_batch([b"%d" % i for i in range(6)], token=3))
-    first = consumer.poll(10)
+    consumer, stream, first = served(
+        drivers,
+        coordinator,
+        make_batch([b"%d" % i for i in range(6)], token=3),
+        max_poll_records=2,
+        **EXPLICIT,
+    )
     for message in first:
         consumer.acknowledge(message)
     second = consumer.poll(10)
@@ -355,9 +365,13 @@ def test_paused_partitions_get_nothing_until_resumed(
 def test_close_sends_the_last_word_and_leaves(
     drivers: Drivers, coordinator: FakeCoordinator
 ) -> None:
-    consumer, stream = joined(drivers, coordinator, max_poll_records=3, **EXPLICIT)
-    stream.send(make_batch([b"a", b"b", b"c", b"d", b"e"]))
-    messages = consumer.poll(10)
+    consumer, stream, messages = served(
+        drivers,
+        coordinator,
+        make_batch([b"a", b"b", b"c", b"d", b"e"]),
+        max_poll_records=3,
+        **EXPLICIT,
+    )
     consumer.acknowledge(messages[0])
     heard: list[Any] = []
     consumer.set_acknowledgement_commit_callback(lambda *given: heard.append(given))

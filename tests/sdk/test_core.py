@@ -19,8 +19,8 @@ from sharecoord_sdk._core.status import StreamFailure
 from sharecoord_sdk._proto import share_service_pb2 as service_pb
 from sharecoord_sdk._proto import share_types_pb2 as types_pb
 
-from .fake_coordinator import TOPIC_ID, Ack, acks_of, make_batch
-from .world import GONE, World, equal_ranges
+from tests.sdk.fake_coordinator import TOPIC_ID, Ack, acks_of, make_batch
+from tests.sdk.world import GONE, World, equal_ranges
 
 # -- what it says -------------------------------------------------------------------------------
 

@@ -9,9 +9,9 @@ from sharecoord_sdk._core.records import AcknowledgeType
 from sharecoord_sdk._core.status import StreamFailure
 from sharecoord_sdk._proto import share_service_pb2 as service_pb
 
-from .driver import EXPLICIT
-from .fake_coordinator import Ack, make_batch
-from .world import World
+from tests.sdk.driver import EXPLICIT
+from tests.sdk.fake_coordinator import Ack, make_batch
+from tests.sdk.world import World
 
 
 def draining(world: World, *addresses: str, grace_ms: int = 2000) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from .fake_coordinator import FakeCoordinator, make_batch
+from tests.sdk.fake_coordinator import FakeCoordinator, make_batch
 
 #: From the last statement to the end of the process, on a busy machine.
 END_S = 2.0

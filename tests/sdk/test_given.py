@@ -29,8 +29,8 @@ from sharecoord_sdk._core.records import origin_of
 from sharecoord_sdk._proto import share_service_pb2 as service_pb
 from sharecoord_sdk._proto import share_types_pb2 as types_pb
 
-from .driver import Drivers, inner, joined
-from .fake_coordinator import Ack, FakeCoordinator, FakeStream, make_batch
+from tests.sdk.driver import Drivers, inner, joined
+from tests.sdk.fake_coordinator import Ack, FakeCoordinator, FakeStream, make_batch
 
 VALUES = [b"%d" % number for number in range(40)]
 

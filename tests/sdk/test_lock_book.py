@@ -18,10 +18,9 @@ from sharecoord_sdk._proto import share_types_pb2 as types_pb
 
 from sharecoord.api.grpc.validation import MAX_POLL_RECORDS_MAX, TOPICS_MAX
 from sharecoord.config.process_settings import LimitsConfig
-
-from .driver import EXPLICIT
-from .fake_coordinator import make_batch
-from .world import World, equal_ranges
+from tests.sdk.driver import EXPLICIT
+from tests.sdk.fake_coordinator import make_batch
+from tests.sdk.world import World, equal_ranges
 
 LONGEST_TOPIC = "t" * 249
 HIGHEST_PARTITION = 2**31 - 1

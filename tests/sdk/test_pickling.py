@@ -34,8 +34,8 @@ from sharecoord_sdk._core.columns import Columns, HandOut, PartitionKey, Span
 from sharecoord_sdk.testing import make_message, make_messages
 from sharecoord_sdk.values import BadValueError
 
-from .fake_coordinator import Ack, make_batch
-from .worker_running import PATIENCE_S, Make
+from tests.sdk.fake_coordinator import Ack, make_batch
+from tests.sdk.worker_running import PATIENCE_S, Make
 
 SPAWN = multiprocessing.get_context("spawn")
 

@@ -16,10 +16,9 @@ from sharecoord_sdk import (
 )
 from sharecoord_sdk._proto import share_types_pb2 as types_pb
 
+from tests.sdk.driver import EXPLICIT, Drivers, inner, joined, served, with_a_record
+from tests.sdk.fake_coordinator import TOPIC_ID, Ack, FakeCoordinator, make_batch
 from tests.support import eventually
-
-from .driver import EXPLICIT, Drivers, inner, joined, with_a_record
-from .fake_coordinator import TOPIC_ID, Ack, FakeCoordinator, make_batch
 
 T0 = TopicPartition("t", 0)
 
@@ -119,9 +118,9 @@ def test_offsets_of_a_poll_ascend_per_partition(
 
 
 def test_explicit_acks_collapse_to_ranges(drivers: Drivers, coordinator: FakeCoordinator) -> None:
-    consumer, stream = joined(drivers, coordinator, **EXPLICIT)
-    stream.send(make_batch([b"%d" % i for i in range(10)], token=4))
-    messages = consumer.poll(10)
+    consumer, stream, messages = served(
+        drivers, coordinator, make_batch([b"%d" % i for i in range(10)], token=4), **EXPLICIT
+    )
     for message in messages:
         consumer.acknowledge(message)
     consumer.acknowledge(messages[3], AcknowledgeType.RELEASE, delay_ms=250)
@@ -201,9 +200,9 @@ def test_explicit_poll_wants_every_record_acknowledged(
 def test_partial_commit_leaves_the_rest_in_flight(
     drivers: Drivers, coordinator: FakeCoordinator
 ) -> None:
-    consumer, stream = joined(drivers, coordinator, **EXPLICIT)
-    stream.send(make_batch([b"a", b"b", b"c"]))
-    messages = consumer.poll(10)
+    consumer, stream, messages = served(
+        drivers, coordinator, make_batch([b"a", b"b", b"c"]), **EXPLICIT
+    )
     consumer.acknowledge(messages[1])
     assert consumer.commit_sync(10) == {T0: None}
     assert stream.acks() == [Ack("t", 0, 1, 1, "ACCEPT", 1)]
@@ -290,9 +289,9 @@ def test_commit_sync_times_out_per_partition(
     drivers: Drivers, coordinator: FakeCoordinator
 ) -> None:
     coordinator.script.answers_acknowledgements = False
-    consumer, stream = joined(drivers, coordinator)
-    stream.send(make_batch([b"a"]), make_batch([b"b"], partition=1, token=2))
-    consumer.poll(10)
+    consumer, stream, _ = served(
+        drivers, coordinator, make_batch([b"a"]), make_batch([b"b"], partition=1, token=2)
+    )
     results = consumer.commit_sync(0.01)
     assert {tp.partition: error.args[0].code() for tp, error in results.items()} == {
         0: KafkaError._TIMED_OUT,
@@ -336,9 +335,7 @@ def test_final_partition_errors_keep_their_reason(
 def test_commit_async_reports_to_the_callback_in_a_later_call(
     drivers: Drivers, coordinator: FakeCoordinator
 ) -> None:
-    consumer, stream = joined(drivers, coordinator)
-    stream.send(make_batch([b"a", b"b"], base=3))
-    consumer.poll(10)
+    consumer, stream, _ = served(drivers, coordinator, make_batch([b"a", b"b"], base=3))
     heard: list[Any] = []
     raised: list[str] = []
 
@@ -430,9 +427,12 @@ def test_records_whose_lock_ended_in_the_buffer_go_back(
 def test_gaps_belong_to_the_lock_that_covers_them(
     drivers: Drivers, coordinator: FakeCoordinator
 ) -> None:
-    consumer, stream = joined(drivers, coordinator, max_poll_records=2)
-    stream.send(make_batch([b"a", b"b", b"c"], base=10, deltas=(0, 3, 9), token=5))
-    messages = consumer.poll(10)
+    consumer, stream, messages = served(
+        drivers,
+        coordinator,
+        make_batch([b"a", b"b", b"c"], base=10, deltas=(0, 3, 9), token=5),
+        max_poll_records=2,
+    )
     assert [m.offset() for m in messages] == [10, 13]
     assert [m.offset() for m in consumer.poll(10)] == [19]
     consumer.commit_sync(10)

@@ -6,11 +6,10 @@ import pytest
 from sharecoord_sdk._core.config_table import POLL_RECORDS_MAX
 
 from sharecoord.api.grpc.validation import MAX_POLL_RECORDS_MAX
-
-from .fake_coordinator import make_batch
-from .worker_running import Make
-from .worker_world import WorkerWorld, credit_of
-from .world import World
+from tests.sdk.fake_coordinator import make_batch
+from tests.sdk.worker_running import Make
+from tests.sdk.worker_world import WorkerWorld, credit_of
+from tests.sdk.world import World
 
 
 def test_the_limit_is_the_coordinators() -> None:

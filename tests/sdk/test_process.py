@@ -13,8 +13,8 @@ import pytest
 import sharecoord_sdk
 from sharecoord_sdk import ShareConsumer
 
-from .driver import Drivers, joined
-from .fake_coordinator import FakeCoordinator, make_batch
+from tests.sdk.driver import Drivers, joined
+from tests.sdk.fake_coordinator import FakeCoordinator, make_batch
 
 PUBLIC_NAMES = [
     "TIMESTAMP_CREATE_TIME",

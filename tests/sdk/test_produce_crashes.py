@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from sharecoord_sdk.contrib.sqlalchemy import ProduceOutbox, ProduceRelay
 from sqlalchemy import Connection, Engine, create_engine, event, select
 
-from .fake_kafka import FakeBroker
+from tests.sdk.fake_kafka import FakeBroker
 
 STEPS_MAX = 200
 LOOK_MAX = 40

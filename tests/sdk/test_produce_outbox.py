@@ -20,8 +20,8 @@ from sharecoord_sdk.testing import make_message
 from sqlalchemy import Connection, Engine, delete, select
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
-from .fake_kafka import FakeBroker, Written, error
-from .output_world import CONF, NOTHING, Clock, Relays, put, waiting
+from tests.sdk.fake_kafka import FakeBroker, Written, error
+from tests.sdk.output_world import CONF, NOTHING, Clock, Relays, put, waiting
 
 # -- a record -------------------------------------------------------------------------------------
 

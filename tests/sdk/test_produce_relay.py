@@ -12,8 +12,8 @@ from sharecoord_sdk.contrib.sqlalchemy import (
 from sqlalchemy import Engine, text, update
 from sqlalchemy.exc import OperationalError
 
-from .fake_kafka import FakeBroker, FakeProducer, error
-from .output_world import NOTHING, STANDBY, Clock, Relays, owner, put, waiting
+from tests.sdk.fake_kafka import FakeBroker, FakeProducer, error
+from tests.sdk.output_world import NOTHING, STANDBY, Clock, Relays, owner, put, waiting
 
 # -- who relays -----------------------------------------------------------------------------------
 

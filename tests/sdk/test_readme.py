@@ -18,9 +18,8 @@ from sharecoord_sdk._core.config_table import SETTINGS, Treatment
 from sharecoord_sdk._worker.demand import PREFETCH_S
 from sharecoord_sdk.admin import AdminError
 
+from tests.sdk.fake_coordinator import Ack, FakeCoordinator, FakeStream, make_batch
 from tests.support import eventually
-
-from .fake_coordinator import Ack, FakeCoordinator, FakeStream, make_batch
 
 README = (Path(sharecoord_sdk.__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)

@@ -9,10 +9,10 @@ import pytest
 from sharecoord_sdk import AcknowledgeType, IllegalStateException, Message, TopicPartition
 from sharecoord_sdk._proto import share_types_pb2 as types_pb
 
-from .driver import EXPLICIT, Drivers, joined
-from .fake_coordinator import FakeCoordinator, make_batch
-from .worker_running import Make
-from .world import World
+from tests.sdk.driver import EXPLICIT, Drivers, joined
+from tests.sdk.fake_coordinator import FakeCoordinator, make_batch
+from tests.sdk.worker_running import Make
+from tests.sdk.world import World
 
 SOURCE = [(3, 17), (0, 41), (3, 18)]
 

@@ -15,8 +15,8 @@ from opentelemetry.sdk.trace import TracerProvider
 from sharecoord_sdk import AcknowledgeType, Backoff, BatchOutcome, Message, Reject, Retry, Worker
 from sharecoord_sdk.testing import make_message, make_messages, run_handler, run_handler_async
 
-from .fake_coordinator import make_batch
-from .worker_running import Make
+from tests.sdk.fake_coordinator import make_batch
+from tests.sdk.worker_running import Make
 
 CONF = {"bootstrap.servers": "localhost:7070", "group.id": "g"}
 FOREVER = threading.Event()

@@ -15,10 +15,9 @@ import grpc
 import pytest
 from sharecoord_sdk import KafkaError, KafkaException
 
+from tests.sdk.driver import Drivers
+from tests.sdk.fake_coordinator import FakeCoordinator, Refusal, make_batch
 from tests.support import eventually
-
-from .driver import Drivers
-from .fake_coordinator import FakeCoordinator, Refusal, make_batch
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,11 @@ from sharecoord_sdk._proto import share_service_pb2 as service_pb
 from sharecoord_sdk._proto import share_types_pb2 as types_pb
 from sharecoord_sdk._worker.options import Behaviour
 
+from tests.sdk.driver import EXPLICIT, Drivers, inner, joined, served
+from tests.sdk.fake_coordinator import TOPIC_ID, FakeCoordinator, make_batch
+from tests.sdk.worker_world import WorkerWorld
+from tests.sdk.world import World
 from tests.support import eventually
-
-from .driver import EXPLICIT, Drivers, inner, joined
-from .fake_coordinator import TOPIC_ID, FakeCoordinator, make_batch
-from .worker_world import WorkerWorld
-from .world import World
 
 RELEASE = AcknowledgeType.RELEASE
 ORDERS = ("key", "partition")
@@ -53,9 +52,13 @@ def ordered(ordering: str = "key", **config: Any) -> World:
 def test_what_was_taken_back_is_not_handed_out_and_what_the_program_has_fails(
     drivers: Drivers, coordinator: FakeCoordinator
 ) -> None:
-    consumer, stream = joined(drivers, coordinator, max_poll_records=2, **EXPLICIT)
-    stream.send(make_batch([b"a", b"b", b"c", b"d", b"e"], token=7))
-    first = consumer.poll(10)
+    consumer, stream, first = served(
+        drivers,
+        coordinator,
+        make_batch([b"a", b"b", b"c", b"d", b"e"], token=7),
+        max_poll_records=2,
+        **EXPLICIT,
+    )
     assert [m.offset() for m in first] == [0, 1]
     # The record of token 8 is its own still; a token that it never saw means nothing.
     stream.send(taken_back=[notice(1, 3, 7), notice(0, 9, 6)])

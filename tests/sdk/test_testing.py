@@ -18,7 +18,7 @@ from sharecoord_sdk import (
 )
 from sharecoord_sdk.testing import make_message, make_messages, run_handler, run_handler_async
 
-from .fake_coordinator import Ack, FakeCoordinator, make_batch
+from tests.sdk.fake_coordinator import Ack, FakeCoordinator, make_batch
 
 
 def test_made_messages_look_like_polled_ones() -> None:

@@ -19,8 +19,8 @@ from sharecoord_sdk._admin.calls import Call
 from sharecoord_sdk._worker.failures import settlement_of
 from sharecoord_sdk.admin import AdminClient, DeadLetterFilter
 
-from .driver import EXPLICIT, Drivers, joined
-from .fake_coordinator import FakeCoordinator, make_batch
+from tests.sdk.driver import EXPLICIT, Drivers, joined
+from tests.sdk.fake_coordinator import FakeCoordinator, make_batch
 
 BAD = "caf\udce9"
 """A file name in Latin-1, as `os.listdir` gives it."""

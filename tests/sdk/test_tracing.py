@@ -16,8 +16,8 @@ from sharecoord_sdk import Message, Reject, Retry, Worker
 from sharecoord_sdk._proto import share_types_pb2 as types_pb
 from sharecoord_sdk._worker import tracing
 
-from .fake_coordinator import make_batch
-from .worker_running import Make, wait_covered
+from tests.sdk.fake_coordinator import make_batch
+from tests.sdk.worker_running import Make, wait_covered
 
 CONF = {"bootstrap.servers": "localhost:7070", "group.id": "g"}
 TRACE = 0x4BF92F3577B34DA6A3CE929D0E0E4736

@@ -29,8 +29,8 @@ from sharecoord_sdk._proto.share_types_pb2 import Header
 from sharecoord_sdk.testing import make_message, run_handler
 from sharecoord_sdk.values import BadValueError, UnreadableTypeError, value_reader
 
-from .fake_coordinator import Ack, make_batch
-from .worker_running import Make, wait_covered
+from tests.sdk.fake_coordinator import Ack, make_batch
+from tests.sdk.worker_running import Make, wait_covered
 
 if TYPE_CHECKING:
     import sharecoord_sdk as checkers

@@ -20,8 +20,7 @@ from sharecoord_sdk._proto import share_types_pb2 as types_pb
 from sharecoord_sdk.worker.__main__ import main
 
 from sharecoord.wire import admin_service_pb2_grpc as admin_grpc
-
-from .fake_coordinator import Ack, FakeCoordinator, Refusal, make_batch
+from tests.sdk.fake_coordinator import Ack, FakeCoordinator, Refusal, make_batch
 
 APP = """
 from dataclasses import dataclass

@@ -19,10 +19,9 @@ from sharecoord_sdk import (
     Worker,
 )
 
+from tests.sdk.fake_coordinator import Ack, make_batch
+from tests.sdk.worker_running import PATIENCE_S, Gate, Make, covered, values, wait_covered
 from tests.support import eventually
-
-from .fake_coordinator import Ack, make_batch
-from .worker_running import PATIENCE_S, Gate, Make, covered, values, wait_covered
 
 # -- handlers ---------------------------------------------------------------------------------
 

@@ -21,10 +21,9 @@ from sharecoord_sdk import (
     WorkerState,
 )
 
+from tests.sdk.fake_coordinator import Ack, make_batch
+from tests.sdk.worker_running import PATIENCE_S, Gate, Make, values, wait_covered
 from tests.support import eventually
-
-from .fake_coordinator import Ack, make_batch
-from .worker_running import PATIENCE_S, Gate, Make, values, wait_covered
 
 CONF = {"bootstrap.servers": "a:1", "group.id": "g"}
 CallNext = Callable[[Any], Awaitable[Any]]

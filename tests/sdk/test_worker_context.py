@@ -13,8 +13,8 @@ from opentelemetry.sdk.trace import TracerProvider
 from sharecoord_sdk import Message, Worker
 from sqlalchemy.ext.asyncio import async_scoped_session, async_sessionmaker
 
-from .fake_coordinator import FakeCoordinator, make_batch
-from .worker_running import Make, covered, values, wait_covered
+from tests.sdk.fake_coordinator import FakeCoordinator, make_batch
+from tests.sdk.worker_running import Make, covered, values, wait_covered
 
 TENANT: contextvars.ContextVar[str] = contextvars.ContextVar("tenant", default="")
 KINDS = ["async", "plain"]

@@ -10,8 +10,8 @@ from sharecoord_sdk._proto import share_types_pb2 as types_pb
 from sharecoord_sdk._worker.demand import FIRST, PREFETCH_MAX, Demand, Pace
 from sharecoord_sdk._worker.leases import runs_of
 
-from .fake_coordinator import TOPIC_ID, Ack, make_batch
-from .worker_world import WorkerWorld, credit_of, value_of
+from tests.sdk.fake_coordinator import TOPIC_ID, Ack, make_batch
+from tests.sdk.worker_world import WorkerWorld, credit_of, value_of
 
 
 class BrokenError(Exception):

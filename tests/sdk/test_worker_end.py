@@ -19,8 +19,8 @@ from sharecoord_sdk import (
 )
 from sharecoord_sdk._proto import share_types_pb2 as types_pb
 
-from .fake_coordinator import TOPIC_ID, Ack, FakeCoordinator, Refusal, make_batch
-from .worker_running import PATIENCE_S, Gate, Make, covered, values, wait_covered
+from tests.sdk.fake_coordinator import TOPIC_ID, Ack, FakeCoordinator, Refusal, make_batch
+from tests.sdk.worker_running import PATIENCE_S, Gate, Make, covered, values, wait_covered
 
 # -- the end ----------------------------------------------------------------------------------
 

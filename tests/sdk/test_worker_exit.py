@@ -13,9 +13,9 @@ import pytest
 from sharecoord_sdk import Message, Reject, Worker
 from sharecoord_sdk._worker import shell
 
-from .fake_coordinator import Ack, FakeCoordinator, make_batch
-from .test_worker_end import start_program
-from .worker_running import PATIENCE_S, Gate, Make, Running, covered, values, wait_covered
+from tests.sdk.fake_coordinator import Ack, FakeCoordinator, make_batch
+from tests.sdk.test_worker_end import start_program
+from tests.sdk.worker_running import PATIENCE_S, Gate, Make, Running, covered, values, wait_covered
 
 CallNext = Callable[[Any], Awaitable[Any]]
 Register = Callable[[Worker, BaseException], None]

@@ -18,10 +18,9 @@ from sharecoord_sdk._worker.checkpoints import WorkerCheckpoints
 from sharecoord_sdk._worker.core import WorkerCore
 from sharecoord_sdk.testing import make_message, run_handler
 
+from tests.sdk.fake_coordinator import make_batch
+from tests.sdk.worker_running import PATIENCE_S, Gate, Make, values, wait_covered
 from tests.support import eventually
-
-from .fake_coordinator import make_batch
-from .worker_running import PATIENCE_S, Gate, Make, values, wait_covered
 
 CONF = {"bootstrap.servers": "localhost:7070", "group.id": "g"}
 

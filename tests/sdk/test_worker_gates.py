@@ -11,8 +11,8 @@ from sharecoord_sdk._proto import share_service_pb2 as service_pb
 from sharecoord_sdk._worker.gates import KEYS_MAX, KeyRates, Rate
 from sharecoord_sdk._worker.options import Behaviour
 
-from .fake_coordinator import make_batch
-from .worker_world import WorkerWorld, value_of
+from tests.sdk.fake_coordinator import make_batch
+from tests.sdk.worker_world import WorkerWorld, value_of
 
 
 def held_world(count: int, keys: Sequence[bytes | None] = (), **settings: Any) -> WorkerWorld:

@@ -11,8 +11,8 @@ from sharecoord_sdk import Backoff, BatchOutcome, Message, Reject, Retry
 from sharecoord_sdk._worker.failures import LINES_MAX, TRACES_MAX, WINDOW_S
 from sharecoord_sdk._worker.options import Behaviour
 
-from .fake_coordinator import Ack, make_batch
-from .worker_world import WorkerWorld
+from tests.sdk.fake_coordinator import Ack, make_batch
+from tests.sdk.worker_world import WorkerWorld
 
 
 def failing_world(

@@ -17,8 +17,8 @@ from sharecoord_sdk._worker.leases import Part
 from sharecoord_sdk._worker.options import Behaviour
 from sharecoord_sdk._worker.shell import _messages
 
-from .fake_coordinator import Ack, acks_of, make_batch
-from .worker_world import WorkerWorld
+from tests.sdk.fake_coordinator import Ack, acks_of, make_batch
+from tests.sdk.worker_world import WorkerWorld
 
 CONCURRENCY = 4
 LOCK_MS = 3_600_000

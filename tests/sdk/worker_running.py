@@ -9,7 +9,7 @@ from typing import Any
 
 from sharecoord_sdk import Message, Worker
 
-from .fake_coordinator import Ack, FakeCoordinator, FakeStream
+from tests.sdk.fake_coordinator import Ack, FakeCoordinator, FakeStream
 
 PATIENCE_S = 20.0
 

@@ -11,7 +11,7 @@ from sharecoord_sdk._worker.leases import Part
 from sharecoord_sdk._worker.line import Lease
 from sharecoord_sdk._worker.options import Behaviour
 
-from .world import World
+from tests.sdk.world import World
 
 
 def handle(message: Message) -> None:

@@ -11,7 +11,7 @@ from sharecoord_sdk._core.status import StreamFailure
 from sharecoord_sdk._proto import share_service_pb2 as service_pb
 from sharecoord_sdk._proto import share_types_pb2 as types_pb
 
-from .fake_coordinator import Ack, acks_of
+from tests.sdk.fake_coordinator import Ack, acks_of
 
 GONE = StreamFailure("UNAVAILABLE", "gone")
 OWNER = object()

@@ -3,11 +3,27 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.simulation.mutations import MUTATIONS, seeds_until_found
+
+SOONEST = {
+    "a back-off does not grow": 17,
+    "a program that may release gets a whole chain": 9,
+    "a replay begins its source anew": 11,
+    "a replay leaves out its first record": 11,
+    "a replay reads beyond its end": 11,
+    "an SDK does not listen to what is taken back": 9,
+    "dead letters of a topic that was made again are left": 488,
+    "nobody is told what is taken back": 9,
+    "what follows a released record is handed out": 41,
+    "what is taken back is told after what follows": 41,
+}
+"""Lives that found a mistake, under `PYTHONHASHSEED=0` as `make test` sets it: they are looked at
+first. Where the product or the script of lives has changed since, the others below find it."""
 
 SEEDS_QUICK = range(200)
 SEEDS_MORE = {
@@ -36,11 +52,17 @@ def test_each_mistake_stands_in_the_docs() -> None:
     assert sorted(listed) == sorted(MUTATIONS)
 
 
+def lives_for(mistake: str) -> Iterator[int]:
+    """Seeds of the lives to look at, the most promising first."""
+    if mistake in SOONEST:
+        yield SOONEST[mistake]
+    yield from SEEDS_MORE.get(mistake, SEEDS_QUICK)
+
+
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("mistake", sorted(MUTATIONS.keys() - SLOW.keys()))
 def test_a_mistake_is_found_at_once(mistake: str) -> None:
-    lives = SEEDS_MORE.get(mistake, SEEDS_QUICK)
-    assert seeds_until_found(MUTATIONS[mistake], lives) is not None
+    assert seeds_until_found(MUTATIONS[mistake], lives_for(mistake)) is not None
 
 
 @pytest.mark.long

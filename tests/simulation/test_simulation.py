@@ -1,4 +1,6 @@
-"""Thousands of simulated lives, in blocks: `SIMULATION_SEEDS=10000 pytest tests/simulation`.
+"""Hundreds of simulated lives, thousands in `make test-long`, in blocks.
+
+More of them: `SIMULATION_SEEDS=10000 pytest tests/simulation`.
 
 Each block runs on all processors under a fixed hash seed, for sets of strings decide the order of
 events. A failure prints the seed and the command that replays it with all its events.
@@ -15,8 +17,18 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SEEDS = int(os.environ.get("SIMULATION_SEEDS", "1000"))
-BLOCK = 500
+SEEDS = int(os.environ.get("SIMULATION_SEEDS", "400"))
+BLOCK = 400
+SEEDS_LONG = 4_000
+"""Lives of `make test-long`, those of `make test` among them."""
+
+BLOCKS = [
+    *(range(first, min(first + BLOCK, SEEDS)) for first in range(0, SEEDS, BLOCK)),
+    *(
+        pytest.param(range(first, first + BLOCK), marks=pytest.mark.long)
+        for first in range(SEEDS, SEEDS_LONG, BLOCK)
+    ),
+]
 
 
 def kept_seeds() -> list[int]:
@@ -45,10 +57,9 @@ def test_seeds_that_failed_once() -> None:
 
 
 @pytest.mark.timeout(1_800)
-@pytest.mark.parametrize("first", range(0, SEEDS, BLOCK))
-def test_no_promise_is_broken(first: int) -> None:
-    count = min(BLOCK, SEEDS - first)
-    run("run", "--first", str(first), "--seeds", str(count), "--failures", "3")
+@pytest.mark.parametrize("seeds", BLOCKS, ids=lambda seeds: str(seeds.start))
+def test_no_promise_is_broken(seeds: range) -> None:
+    run("run", "--first", str(seeds.start), "--seeds", str(len(seeds)), "--failures", "3")
 
 
 def test_a_seed_is_the_same_life_each_time() -> None:

@@ -7,8 +7,7 @@ import asyncio
 from sharecoord.core.states import AcknowledgeType
 from sharecoord.ports import OutgoingMessage
 from sharecoord.testing.harness import FakeMember
-
-from .support import Bench
+from tests.unit.admin.support import Bench
 
 NAME = "errors.deadletterqueue.topic.name"
 REJECT = AcknowledgeType.REJECT

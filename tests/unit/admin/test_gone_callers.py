@@ -11,8 +11,7 @@ import pytest
 
 from sharecoord.errors import StoreUnavailableError
 from sharecoord.runtime.admin.reset import ResetCommand, ResetKind, ResetTo
-
-from .support import Bench, virtual
+from tests.unit.admin.support import Bench, virtual
 
 STEP_S = 0.0005
 """Half of a store call, the shortest thing that a change waits for."""

@@ -20,8 +20,7 @@ from sharecoord.errors import (
 from sharecoord.runtime.admin.groups import GroupListing, GroupState
 from sharecoord.runtime.admin.in_flight import PartitionName
 from sharecoord.runtime.admin.reset import ResetKind, ResetTo
-
-from .support import INFO, Bench, virtual
+from tests.unit.admin.support import INFO, Bench, virtual
 
 ORDERS = PartitionName("orders", 0)
 

@@ -27,9 +27,8 @@ from sharecoord.runtime.letters import plan as letter_plan
 from sharecoord.runtime.letters.plan import LetterCommand, LetterRun
 from sharecoord.runtime.letters.scan import LetterPlace, LetterState
 from sharecoord.testing.harness import FakeMember
-
-from .letters import NAME, deliver, put, reject, with_letters
-from .support import Bench, virtual
+from tests.unit.admin.letters import NAME, deliver, put, reject, with_letters
+from tests.unit.admin.support import Bench, virtual
 
 ACCEPT, REJECT, RELEASE = AcknowledgeType.ACCEPT, AcknowledgeType.REJECT, AcknowledgeType.RELEASE
 REDRIVE, DISCARD = MarkKind.REDRIVEN, MarkKind.DISCARDED

@@ -21,9 +21,8 @@ from sharecoord.ports import OutgoingMessage
 from sharecoord.runtime.admin import letters as admin_letters
 from sharecoord.runtime.admin.letters import LetterPage
 from sharecoord.runtime.letters.scan import FoundLetter, LetterPlace, LetterState
-
-from .letters import NAME, deliver, put, reject, with_letters
-from .support import Bench, virtual
+from tests.unit.admin.letters import NAME, deliver, put, reject, with_letters
+from tests.unit.admin.support import Bench, virtual
 
 ALL = LetterFilter()
 

@@ -20,9 +20,8 @@ from sharecoord.runtime.admin.admin import Admin
 from sharecoord.runtime.admin.replay import OffsetRange, ReplayCommand
 from sharecoord.runtime.letters.lanes import SPANS_MAX
 from sharecoord.testing.harness import FakeMember
+from tests.unit.admin.support import INFO, Bench, virtual
 from tests.unit.runtime.worlds import now_s, offsets, until
-
-from .support import INFO, Bench, virtual
 
 ACCEPT = AcknowledgeType.ACCEPT
 TIMES = ReplayCommand("g", "side", {"orders": (0,)}, from_ms=1_020, to_ms=1_050)

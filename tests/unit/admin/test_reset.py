@@ -20,8 +20,7 @@ from sharecoord.runtime.admin.group_access import REFRESH_RETRY_MAX_S, REFRESH_R
 from sharecoord.runtime.admin.in_flight import PartitionName
 from sharecoord.runtime.admin.reset import NO_PARTITION, ResetCommand, ResetKind, ResetTo
 from sharecoord.runtime.partition.claimed import ActorState
-
-from .support import Bench, virtual
+from tests.unit.admin.support import Bench, virtual
 
 EARLIEST = ResetTo(ResetKind.EARLIEST)
 LATEST = ResetTo(ResetKind.LATEST)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from sharecoord_sdk.admin import ConfigEntry, ConfigSource, InvalidConfigError
 
-from .support import FakeAdmin, lines, run
+from tests.unit.cli.support import FakeAdmin, lines, run
 
 ENTRIES = [
     ConfigEntry("share.auto.offset.reset", "latest", ConfigSource.DEFAULT, "Where it begins."),

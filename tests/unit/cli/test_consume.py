@@ -9,7 +9,7 @@ import pytest
 from sharecoord_sdk import AcknowledgeType, KafkaError, KafkaException, Message, TopicPartition
 from sharecoord_sdk.admin import ConfigEntry, ConfigSource, GroupDescription, PartitionOffsets
 
-from .support import FakeAdmin, run
+from tests.unit.cli.support import FakeAdmin, run
 
 KNOWN = GroupDescription("g", offsets=(PartitionOffsets("orders", 0, start_offset=0),))
 NEW = GroupDescription("g")

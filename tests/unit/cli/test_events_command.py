@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from sharecoord.events.parquet_files import convert
+from tests.unit.cli.support import run, words
 from tests.unit.events.support import (
     DAY_US,
     NOON_US,
@@ -21,8 +22,6 @@ from tests.unit.events.support import (
     spool,
     write_files,
 )
-
-from .support import run, words
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from sharecoord_sdk.admin import (
     UnknownTopicOrPartitionError,
 )
 
-from .support import FakeAdmin, lines, run, words
+from tests.unit.cli.support import FakeAdmin, lines, run, words
 
 ORDERS = PartitionOffsets(
     "orders",

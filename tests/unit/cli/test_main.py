@@ -15,8 +15,7 @@ from click.testing import CliRunner
 from sharecoord import __version__
 from sharecoord.cli.main import COMMANDS, cli
 from sharecoord.errors import InvalidConfigError
-
-from .support import lines, run
+from tests.unit.cli.support import lines, run
 
 HEAVY = (
     *("grpc", "sqlalchemy", "confluent_kafka", "google.protobuf", "rich", "yaml"),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from sharecoord_sdk.admin import ReplayedPartition, ReplayOf
 
-from .support import FakeAdmin, lines, run
+from tests.unit.cli.support import FakeAdmin, lines, run
 
 BASE = ("replay", "--group", "g", "--into", "side", "--topic", "orders:0,1")
 PARTS = [ReplayedPartition("orders", 0, 20, 50, 30, 7), ReplayedPartition("orders", 1, 0, 0, 0)]

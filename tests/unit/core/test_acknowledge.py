@@ -127,19 +127,14 @@ def test_5_2_token_0_never_matches_a_record_that_nobody_had() -> None:
 
 
 @ALL_TYPES
-def test_3_3_already_accepted(scene: Scene, kind: AcknowledgeType) -> None:
+@pytest.mark.parametrize(("before", "state"), [(ACCEPT, ACKNOWLEDGED), (REJECT, ARCHIVED)])
+def test_3_3_already_finished(
+    scene: Scene, kind: AcknowledgeType, before: AcknowledgeType, state: RecordState
+) -> None:
     token = scene.tokens()[0]
-    scene.acknowledge(ACCEPT, 2, 3)
+    scene.acknowledge(before, 2, 3)
     found = scene.send(AcknowledgedRange(2, 3, kind, token))
-    assert found == [RangeOutcome(2, 3, ALREADY_FINISHED, ACKNOWLEDGED)]
-
-
-@ALL_TYPES
-def test_3_3_already_archived(scene: Scene, kind: AcknowledgeType) -> None:
-    token = scene.tokens()[0]
-    scene.acknowledge(REJECT, 2, 3)
-    found = scene.send(AcknowledgedRange(2, 3, kind, token))
-    assert found == [RangeOutcome(2, 3, ALREADY_FINISHED, ARCHIVED)]
+    assert found == [RangeOutcome(2, 3, ALREADY_FINISHED, state)]
 
 
 def test_3_3_waiting_for_its_dead_letter_counts_as_archived(scene: Scene) -> None:

@@ -21,8 +21,7 @@ from sharecoord.events.parquet_files import convert
 from sharecoord.events.places import SPOOL
 from sharecoord.events.schema import SCHEMA, VERSION_KEY
 from sharecoord.events.spool import Segment, records_of
-
-from .support import (
+from tests.unit.events.support import (
     DAY_US,
     NOON_US,
     block,
@@ -32,7 +31,7 @@ from .support import (
     payload,
     write_files,
 )
-from .test_folder import write
+from tests.unit.events.test_folder import write
 
 MIB = 1 << 20
 TODAY = date(2026, 11, 22)

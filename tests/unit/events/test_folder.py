@@ -19,8 +19,7 @@ from sharecoord.events.parquet_files import ParquetFile
 from sharecoord.events.places import SPOOL
 from sharecoord.events.schema import SCHEMA, VERSION_KEY, batch_of, columns_as, schema_of
 from sharecoord.events.spool import Segment, records_of
-
-from .support import (
+from tests.unit.events.support import (
     DAY_US,
     NOON_US,
     block,

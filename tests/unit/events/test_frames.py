@@ -16,8 +16,7 @@ from sharecoord.events.frames import (
     rows_of,
     unsaid_of,
 )
-
-from .support import block, payload
+from tests.unit.events.support import block, payload
 
 
 @pytest.mark.parametrize("size", [1, 3, 7, 1000])

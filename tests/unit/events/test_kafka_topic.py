@@ -14,8 +14,7 @@ from sharecoord.events import kafka_topic
 from sharecoord.events.frames import lost_block
 from sharecoord.events.kafka_topic import LINGER_S, MESSAGE_BYTES_MAX, MESSAGE_ROWS_MAX, KafkaSink
 from sharecoord.events.schema import SCHEMA
-
-from .support import NOON_US, block, payload
+from tests.unit.events.support import NOON_US, block, payload
 
 
 class FakeTopic:

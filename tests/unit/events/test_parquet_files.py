@@ -17,9 +17,8 @@ from sharecoord.events.parquet_files import ParquetFile, convert, finish, finish
 from sharecoord.events.places import SPOOL
 from sharecoord.events.schema import GROUP_KEY, SCHEMA, VERSION_KEY, batch_of
 from sharecoord.events.spool import Segment, records_of, spool_files
-
-from .support import DAY_US, NOON_US, block, offsets, payload, table_of
-from .support import parquet_files as files_of
+from tests.unit.events.support import DAY_US, NOON_US, block, offsets, payload, table_of
+from tests.unit.events.support import parquet_files as files_of
 
 MIB = 1 << 20
 

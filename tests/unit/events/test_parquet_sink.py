@@ -18,8 +18,15 @@ from sharecoord.events.frames import lost_block
 from sharecoord.events.parquet_sink import LOOK_S, RETRY_S, ParquetSink
 from sharecoord.events.places import SPOOL
 from sharecoord.events.spool import Segment, records_of, spool_files
-
-from .support import NOON_US, block, lost_said, offsets, parquet_files, payload, table_of
+from tests.unit.events.support import (
+    NOON_US,
+    block,
+    lost_said,
+    offsets,
+    parquet_files,
+    payload,
+    table_of,
+)
 
 MIB = 1 << 20
 AGE_S = 200

@@ -16,8 +16,7 @@ from sharecoord.events import pipe_sink
 from sharecoord.events.frames import Block, FrameReader, WriterSettings, frame_of_blocks
 from sharecoord.events.pipe_sink import FLUSH_ROWS, PipeSink, settings_of
 from sharecoord.ports import EventFigures
-
-from .support import NOON_US, block
+from tests.unit.events.support import NOON_US, block
 
 PIPE_MAX = 64 << 10
 SETTINGS = WriterSettings(

@@ -14,9 +14,8 @@ from sharecoord.events.compaction import compact, roll_up_all
 from sharecoord.events.folder import EventFolder
 from sharecoord.events.places import events_path, rollup_path
 from sharecoord.events.rollup import rows_of
-
-from .support import DAY_US, NOON_US, block, write_files
-from .support import parquet_files as files_of
+from tests.unit.events.support import DAY_US, NOON_US, block, write_files
+from tests.unit.events.support import parquet_files as files_of
 
 MIB = 1 << 20
 TODAY, TOMORROW = date(2026, 11, 22), date(2026, 11, 23)

@@ -9,8 +9,7 @@ import pytest
 
 from sharecoord.eventlog.schema import COLUMN_NAMES, COLUMNS, SCHEMA_VERSION, ColumnType
 from sharecoord.events.schema import BAD_ROWS, SCHEMA, TEXT_COLUMNS, VERSION_KEY, batch_of
-
-from .support import NAMES, NOON_US
+from tests.unit.events.support import NAMES, NOON_US
 
 
 def test_the_schema_is_that_of_the_core() -> None:

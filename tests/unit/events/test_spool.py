@@ -13,8 +13,7 @@ from sharecoord.eventlog.schema import SCHEMA_VERSION, EventBlock
 from sharecoord.events import spool
 from sharecoord.events.places import SPOOL
 from sharecoord.events.spool import BAD_ROWS, Segment, is_left, records_of, spool_files
-
-from .support import DAY_US, NOON_US, block, payload, raw_payload
+from tests.unit.events.support import DAY_US, NOON_US, block, payload, raw_payload
 
 DAY = NOON_US // DAY_US
 

@@ -454,6 +454,14 @@ class RereadConsumer(QuietConsumer):
         self._answers += [self._at[f"from_{place.offset}"] for place in places]
 
 
+async def a_and_b(sink: Sink) -> None:
+    """Waits for two chunks, of a record each."""
+    while len(sink.chunks) < 2:
+        await sink.came.wait()
+        sink.came.clear()
+    assert [(c.covers_from, c.values) for c in sink.chunks] == [(0, [b"a"]), (1, [b"b"])]
+
+
 class OfAnother(Good):
     """A record of partition 1."""
 
@@ -479,10 +487,7 @@ async def test_what_another_partition_left_in_the_threads_hand_is_not_the_last_o
         other.close()
         consumer.waited_for.append([Good(1, b"b", None, None)])
         consumer.passes.set()
-        while len(sink.chunks) < 2:
-            await sink.came.wait()
-            sink.came.clear()
-    assert [(c.covers_from, c.values) for c in sink.chunks] == [(0, [b"a"]), (1, [b"b"])]
+        await a_and_b(sink)
     await reader.close()
 
 
@@ -500,10 +505,7 @@ async def test_what_comes_behind_an_error_waits_for_a_new_run(
     reader, sink = KafkaLogReader({}), Sink()
     reader.read("t", 0, 0, committed=False, sink=sink)
     async with asyncio.timeout(20):
-        while len(sink.chunks) < 2:
-            await sink.came.wait()
-            sink.came.clear()
-    assert [(c.covers_from, c.values) for c in sink.chunks] == [(0, [b"a"]), (1, [b"b"])]
+        await a_and_b(sink)
     await reader.close()
 
 

@@ -11,22 +11,15 @@ from sharecoord.core.letters.dead_letters import PREFIX
 from sharecoord.core.partition.share_partition import AcknowledgedRange
 from sharecoord.core.states import AcknowledgeOutcome, AcknowledgeType
 from sharecoord.errors import InvalidRequestError, LimitExceededError, StoreOutcomeUnknownError
-from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.store.book_entries import CHECKPOINT
 from sharecoord.testing.harness import FakeMember
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.fleets import fleet_of
-from tests.unit.runtime.worlds import counts, until, world_with
+from tests.unit.runtime.worlds import counts, joined, one_member, until, world_with
 from tests.world import World, actor_of, running
 
 TOPICS = ("orders",)
 RELEASE, REJECT = AcknowledgeType.RELEASE, AcknowledgeType.REJECT
-
-
-async def joined(world: World, coordinator: Coordinator, name: str = "m") -> FakeMember:
-    member = world.member(name)
-    await member.join(coordinator, "g", TOPICS, max_poll_records=100)
-    return member
 
 
 async def keep(
@@ -56,8 +49,7 @@ def stored(world: World) -> dict[int, bytes]:
 @virtual
 async def test_the_next_delivery_shows_it_until_the_record_is_finished() -> None:
     world = world_with(5)
-    async with running(world) as coordinator:
-        member = await joined(world, coordinator)
+    async with one_member(world, max_poll_records=100) as (coordinator, member):
         (delivery,) = await member.take(5)
         assert delivery.checkpoints == ()
         assert done(await keep(member, delivery, 3, b"one"))
@@ -80,8 +72,7 @@ async def test_the_next_delivery_shows_it_until_the_record_is_finished() -> None
 @virtual
 async def test_the_lock_starts_again_with_it() -> None:
     world = world_with(2, record_lock_duration_ms="10000")
-    async with running(world) as coordinator:
-        member = await joined(world, coordinator)
+    async with one_member(world, max_poll_records=100) as (coordinator, member):
         (delivery,) = await member.take(2)
         await asyncio.sleep(8)
         result = await keep(member, delivery, 0, b"half")
@@ -95,11 +86,10 @@ async def test_the_lock_starts_again_with_it() -> None:
 @virtual
 async def test_a_lock_that_ends_leaves_it_to_the_next_member() -> None:
     world = world_with(1, record_lock_duration_ms="10000")
-    async with running(world) as coordinator:
-        member = await joined(world, coordinator)
+    async with one_member(world, max_poll_records=100) as (coordinator, member):
         (delivery,) = await member.take(1)
         await keep(member, delivery, 0, b"half")
-        other = await joined(world, coordinator, "n")
+        other = await joined(world, coordinator, "n", max_poll_records=100)
         (again,) = await other.take(1)
         assert (again.checkpoints, counts(again)) == ([(0, b"half")], {2})
         late = await keep(member, delivery, 0, b"late")
@@ -110,8 +100,7 @@ async def test_a_lock_that_ends_leaves_it_to_the_next_member() -> None:
 @virtual
 async def test_a_wrong_token_stores_nothing() -> None:
     world = world_with(1)
-    async with running(world) as coordinator:
-        member = await joined(world, coordinator)
+    async with one_member(world, max_poll_records=100) as (_, member):
         (delivery,) = await member.take(1)
         result = await keep(member, delivery, 0, b"x", token=99)
         assert [each.outcome for each in result.exceptions] == [AcknowledgeOutcome.LOCK_LOST]
@@ -121,8 +110,7 @@ async def test_a_wrong_token_stores_nothing() -> None:
 @virtual
 async def test_a_group_without_renewals_stores_none() -> None:
     world = world_with(1, renew_acknowledge_enable="false")
-    async with running(world) as coordinator:
-        member = await joined(world, coordinator)
+    async with one_member(world, max_poll_records=100) as (_, member):
         (delivery,) = await member.take(1)
         result = await keep(member, delivery, 0, b"x")
         assert [each.outcome for each in result.exceptions] == [AcknowledgeOutcome.RENEW_DISABLED]
@@ -139,8 +127,7 @@ async def test_a_group_without_renewals_stores_none() -> None:
 )
 async def test_what_the_group_does_not_allow_is_refused(most: str, data: bytes, text: str) -> None:
     world = world_with(1, checkpoint_max_bytes=most)
-    async with running(world) as coordinator:
-        member = await joined(world, coordinator)
+    async with one_member(world, max_poll_records=100) as (_, member):
         (delivery,) = await member.take(1)
         result = await keep(member, delivery, 0, data)
         assert isinstance(result.error, InvalidRequestError)
@@ -153,8 +140,7 @@ async def test_what_the_group_does_not_allow_is_refused(most: str, data: bytes, 
 @virtual
 async def test_a_full_group_refuses_more_and_says_that_a_retry_helps() -> None:
     world = world_with(20, checkpoint_total_max_bytes=str(1 << 20))
-    async with running(world) as coordinator:
-        member = await joined(world, coordinator)
+    async with one_member(world, max_poll_records=100) as (_, member):
         (delivery,) = await member.take(20)
         results = [await keep(member, delivery, n, b"x" * 65536) for n in range(16)]
         error = results[-1].error
@@ -170,8 +156,7 @@ async def test_a_full_group_refuses_more_and_says_that_a_retry_helps() -> None:
 @virtual
 async def test_it_is_counted_as_memory() -> None:
     world = world_with(1)
-    async with running(world) as coordinator:
-        member = await joined(world, coordinator)
+    async with one_member(world, max_poll_records=100) as (coordinator, member):
         (delivery,) = await member.take(1)
         budget = actor_of(coordinator, "orders").budget
         before, size = budget.used_bytes, delivery.size_bytes
@@ -196,7 +181,7 @@ async def test_a_crash_at_any_call_to_the_store_loses_none_that_was_confirmed(
 
     async def counts_up() -> None:
         nonlocal confirmed, tried
-        member = await joined(world, crashing, "m1")
+        member = await joined(world, crashing, "m1", max_poll_records=100)
         (delivery,) = await member.take(1)
         while True:
             tried += 1
@@ -209,7 +194,7 @@ async def test_a_crash_at_any_call_to_the_store_loses_none_that_was_confirmed(
     work.cancel()
     await world.kill(crashing)
     async with running(world) as coordinator:
-        member = await joined(world, coordinator, "m2")
+        member = await joined(world, coordinator, "m2", max_poll_records=100)
         (delivery,) = await member.take(1)
         shown = int(delivery.checkpoints[0][1]) if delivery.checkpoints else -1
         assert confirmed <= shown <= tried
@@ -218,8 +203,7 @@ async def test_a_crash_at_any_call_to_the_store_loses_none_that_was_confirmed(
 @virtual
 async def test_a_commit_that_fails_leaves_what_was_stored_before() -> None:
     world = world_with(1)
-    async with running(world) as coordinator:
-        member = await joined(world, coordinator)
+    async with one_member(world, max_poll_records=100) as (coordinator, member):
         (delivery,) = await member.take(1)
         await keep(member, delivery, 0, b"first")
         world.store.fail_next(StoreOutcomeUnknownError("broke"), method="commit")
@@ -236,16 +220,14 @@ async def test_a_commit_that_fails_leaves_what_was_stored_before() -> None:
 async def test_a_fleet_passes_it_on_and_a_new_owner_has_it() -> None:
     world = world_with(1, partitions=4, record_lock_duration_ms="20000")
     async with fleet_of(world, "a", "b") as fleet:
-        member = world.member("m")
-        await member.join(fleet.all["a"], "g", TOPICS, max_poll_records=100)
+        member = await joined(world, fleet.all["a"], max_poll_records=100)
         held = await member.take(4)
         for delivery in held:
             name = b"p%d" % delivery.key.partition
             assert done(await keep(member, delivery, 0, name))
         await fleet.add("c")
         await fleet.drain("b")
-        other = world.member("n")
-        await other.join(fleet.all["c"], "g", TOPICS, max_poll_records=100)
+        other = await joined(world, fleet.all["c"], "n", max_poll_records=100)
         for delivery in held:
             await member.settle(delivery, RELEASE)
         member.leave()
@@ -259,8 +241,7 @@ async def test_a_small_one_goes_with_the_dead_letter() -> None:
     world = world_with(3, delivery_count_limit="1")
     world.defaults["errors.deadletterqueue.topic.name"] = "dead"
     world.dead_letters.topics["dead"] = []
-    async with running(world) as coordinator:
-        member = await joined(world, coordinator)
+    async with one_member(world, max_poll_records=100) as (coordinator, member):
         (delivery,) = await member.take(3)
         await keep(member, delivery, 0, b"half \xff\x00")
         await keep(member, delivery, 1, b"x" * 4097)
@@ -280,8 +261,7 @@ async def test_a_small_one_goes_with_the_dead_letter() -> None:
 @virtual
 async def test_a_truncated_log_takes_it_away() -> None:
     world = world_with(10)
-    async with running(world) as coordinator:
-        member = await joined(world, coordinator)
+    async with one_member(world, max_poll_records=100) as (_, member):
         (delivery,) = await member.take(10)
         await keep(member, delivery, 2, b"stays")
         await keep(member, delivery, 7, b"goes")

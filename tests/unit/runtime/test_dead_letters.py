@@ -24,10 +24,9 @@ from sharecoord.runtime.partition.letter_sender import AGAIN_S
 from sharecoord.store.book_entries import DEAD_LETTER
 from sharecoord.testing.harness import FakeMember
 from sharecoord.testing.virtual_time import virtual
-from tests.unit.runtime.worlds import counts, offsets, until, world_with
+from tests.unit.runtime.worlds import TOPICS, counts, joined, offsets, one_member, until, world_with
 from tests.world import World, actor_of, running
 
-TOPICS = ("orders",)
 REJECT, RELEASE = AcknowledgeType.REJECT, AcknowledgeType.RELEASE
 NAME = "errors.deadletterqueue.topic.name"
 INFO = CoordinatorInfo("1.2.3", "fake-cluster", "kafka:9092", "memory:")
@@ -62,12 +61,6 @@ def outbox(world: World) -> list[int]:
     ]
 
 
-async def joined(world: World, coordinator: Coordinator, **more: int) -> FakeMember:
-    member = world.member("m")
-    await member.join(coordinator, "g", TOPICS, max_poll_records=more.get("most", 100))
-    return member
-
-
 async def release(member: FakeMember, delivery: Delivery, words: str | None) -> None:
     """Releases it for so long that it does not come back to this member."""
     key = delivery.key
@@ -87,8 +80,7 @@ async def test_a_rejected_record_arrives_byte_for_byte() -> None:
     world = letters_world(0)
     headers = [("a", b"1"), ("a", None), ("", b"\xff\x00"), ("größe", b"")]
     world.log.append("orders", 1, key=b"\x00k", headers=headers)
-    async with running(world) as coordinator:
-        member = await joined(world, coordinator)
+    async with one_member(world, max_poll_records=100) as (_, member):
         (delivery,) = await member.take(1)
         await reject(member, delivery)
         await until(lambda: world.start_offset("g", "orders") == 1, step_s=0.01)
@@ -109,8 +101,7 @@ async def test_a_rejected_record_arrives_byte_for_byte() -> None:
 @virtual
 async def test_the_last_failure_makes_a_dead_letter() -> None:
     world = letters_world(1)
-    async with running(world) as coordinator:
-        member = await joined(world, coordinator)
+    async with one_member(world, max_poll_records=100) as (_, member):
         for _ in range(5):
             (delivery,) = await member.take(1)
             await member.settle(delivery, RELEASE)
@@ -132,9 +123,7 @@ async def test_it_tells_who_had_the_record_since_when_and_what_they_said_over_a_
             member.leave()
             await asyncio.sleep(101)
         await world.kill(coordinator)
-    async with running(world) as coordinator:
-        member = world.member("eve")
-        await member.join(coordinator, "g", TOPICS, max_poll_records=1)
+    async with one_member(world, "eve", max_poll_records=1) as (_, member):
         for _ in range(2):
             (delivery,) = await member.take(1)
             await member.settle(delivery, RELEASE)
@@ -152,8 +141,7 @@ async def test_it_tells_who_had_the_record_since_when_and_what_they_said_over_a_
 async def test_letters_wait_while_the_topic_is_away_and_hold_nothing_up() -> None:
     world = letters_world(50)
     world.dead_letters.down = True
-    async with running(world) as coordinator:
-        member = await joined(world, coordinator, most=50)
+    async with one_member(world, max_poll_records=50) as (coordinator, member):
         (delivery,) = await member.take(50)
         await reject(member, delivery)
         world.log.append("orders", 10)
@@ -173,8 +161,7 @@ async def test_letters_wait_while_the_topic_is_away_and_hold_nothing_up() -> Non
 async def test_what_a_killed_coordinator_left_is_sent_by_the_next() -> None:
     world = letters_world(20)
     world.dead_letters.forgets = True
-    async with running(world) as coordinator:
-        member = await joined(world, coordinator)
+    async with one_member(world, max_poll_records=100) as (coordinator, member):
         (delivery,) = await member.take(20)
         await reject(member, delivery)
         await until(lambda: len(arrived(world)) == 20, step_s=0.01)
@@ -222,8 +209,7 @@ async def test_a_crash_at_any_call_to_the_store_loses_none(
 @virtual
 async def test_a_payload_that_memory_has_no_more_is_read_again() -> None:
     world = letters_world(10)
-    async with running(world) as coordinator:
-        member = await joined(world, coordinator)
+    async with one_member(world, max_poll_records=100) as (coordinator, member):
         (delivery,) = await member.take(10)
         actor_of(coordinator, "orders").cache.clear()
         await reject(member, delivery)
@@ -235,8 +221,7 @@ async def test_a_payload_that_memory_has_no_more_is_read_again() -> None:
 @virtual
 async def test_a_payload_that_the_log_has_no_more_leaves_its_headers() -> None:
     world = letters_world(10)
-    async with running(world) as coordinator:
-        member = await joined(world, coordinator)
+    async with one_member(world, max_poll_records=100) as (coordinator, member):
         (delivery,) = await member.take(10)
         actor_of(coordinator, "orders").cache.clear()
         world.log.move_log_start("orders", 4)
@@ -253,8 +238,7 @@ async def test_a_payload_that_the_log_has_no_more_leaves_its_headers() -> None:
 async def test_what_the_topic_does_not_take_stays_in_the_store() -> None:
     world = letters_world(3)
     world.dead_letters.most_bytes = 0
-    async with running(world) as coordinator:
-        member = await joined(world, coordinator)
+    async with one_member(world, max_poll_records=100) as (coordinator, member):
         (delivery,) = await member.take(3)
         await reject(member, delivery)
         await until(lambda: world.start_offset("g", "orders") == 3, step_s=0.01)
@@ -272,8 +256,7 @@ async def test_what_the_topic_does_not_take_stays_in_the_store() -> None:
 async def test_what_waits_is_sent_without_members() -> None:
     world = letters_world(10)
     world.dead_letters.down = True
-    async with running(world) as coordinator:
-        member = await joined(world, coordinator)
+    async with one_member(world, max_poll_records=100) as (coordinator, member):
         (delivery,) = await member.take(10)
         actor_of(coordinator, "orders").cache.clear()
         world.log.set_down(down=True)
@@ -292,8 +275,7 @@ async def test_what_waits_is_sent_without_members() -> None:
 @virtual
 async def test_headers_alone_go_where_the_group_says_so() -> None:
     world = letters_world(2, copy_record_enable="false")
-    async with running(world) as coordinator:
-        member = await joined(world, coordinator)
+    async with one_member(world, max_poll_records=100) as (_, member):
         (delivery,) = await member.take(2)
         await reject(member, delivery)
         await until(lambda: world.start_offset("g", "orders") == 2, step_s=0.01)
@@ -306,8 +288,7 @@ async def test_headers_alone_go_where_the_group_says_so() -> None:
 async def test_a_full_outbox_stops_the_group_until_there_is_room() -> None:
     world = letters_world(0, outbox_max_bytes=str(1 << 20))
     world.dead_letters.down = True
-    async with running(world) as coordinator:
-        member = await joined(world, coordinator)
+    async with one_member(world, max_poll_records=100) as (_, member):
         for _ in range(11):
             world.log.append("orders", 1, headers=[("pad", bytes(100_000))])
             (delivery,) = await member.take(1)
@@ -325,8 +306,7 @@ async def test_a_full_outbox_stops_the_group_until_there_is_room() -> None:
 async def test_a_topic_is_made_where_that_is_allowed() -> None:
     world = letters_world(2, auto_create_topics_enable="true")
     del world.dead_letters.topics["dead"]
-    async with running(world) as coordinator:
-        member = await joined(world, coordinator)
+    async with one_member(world, max_poll_records=100) as (_, member):
         (delivery,) = await member.take(2)
         await reject(member, delivery)
         await until(lambda: world.start_offset("g", "orders") == 2, step_s=0.01)
@@ -337,8 +317,7 @@ async def test_a_topic_is_made_where_that_is_allowed() -> None:
 async def test_letters_go_to_the_topic_that_is_set_in_the_meantime() -> None:
     world = letters_world(2)
     world.dead_letters.topics = {"other": []}
-    async with running(world) as coordinator:
-        member = await joined(world, coordinator)
+    async with one_member(world, max_poll_records=100) as (coordinator, member):
         (delivery,) = await member.take(2)
         await reject(member, delivery)
         await asyncio.sleep(20 * AGAIN_S)
@@ -351,8 +330,7 @@ async def test_letters_go_to_the_topic_that_is_set_in_the_meantime() -> None:
 @virtual
 async def test_a_delivery_after_a_reset_is_another_letter() -> None:
     world = letters_world(1)
-    async with running(world) as coordinator:
-        member = await joined(world, coordinator)
+    async with one_member(world, max_poll_records=100) as (coordinator, member):
         for _ in range(2):
             (delivery,) = await member.take(1)
             assert (offsets(delivery), counts(delivery)) == ([0], {1})
@@ -361,7 +339,7 @@ async def test_a_delivery_after_a_reset_is_another_letter() -> None:
             member.leave()
             await Admin(coordinator, INFO).delete_offsets("g", TOPICS)
             world.ledger.reset(delivery.key)
-            member = await joined(world, coordinator)
+            member = await joined(world, coordinator, max_poll_records=100)
         assert len({text(message, ID_HEADER) for message in arrived(world)}) == 2
 
 
@@ -369,8 +347,7 @@ async def test_a_delivery_after_a_reset_is_another_letter() -> None:
 async def test_bad_settings_are_refused_by_name() -> None:
     world = letters_world(1)
     world.defaults.pop(NAME)
-    async with running(world) as coordinator:
-        member = await joined(world, coordinator)
+    async with one_member(world, max_poll_records=100) as (coordinator, member):
         await member.take(1)
         admin = Admin(coordinator, INFO)
         with pytest.raises(InvalidConfigError, match="the group reads this topic itself"):

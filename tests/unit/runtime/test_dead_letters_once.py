@@ -24,14 +24,13 @@ from tests.unit.runtime.test_dead_letters import (
     NAME,
     TOPICS,
     arrived,
-    joined,
     letters_world,
     offsets_of,
     outbox,
     reject,
     text,
 )
-from tests.unit.runtime.worlds import until
+from tests.unit.runtime.worlds import joined, until
 from tests.world import World, actor_of, running
 
 ONCE = "errors.deadletterqueue.exactly.once"
@@ -50,7 +49,7 @@ async def rejecting(world: World, coordinator: Coordinator, name: str, most: int
 
 
 async def all_rejected(world: World, coordinator: Coordinator, records: int) -> FakeMember:
-    member = await joined(world, coordinator, most=records)
+    member = await joined(world, coordinator, max_poll_records=records)
     for delivery in await member.take(records):
         await reject(member, delivery)
     return member
@@ -133,7 +132,7 @@ async def test_a_former_owner_is_fenced_and_who_is_fenced_loads_anew() -> None:
     world = once_world(20)
     world.dead_letters.down = True
     async with running(world) as coordinator:
-        member = await joined(world, coordinator, most=10)
+        member = await joined(world, coordinator, max_poll_records=10)
         await reject(member, (await member.take(10))[0])
         actor = actor_of(coordinator, "orders")
         world.dead_letters.down = False
@@ -152,7 +151,7 @@ async def test_a_former_owner_that_stood_still_before_it_opened_sends_nothing() 
     world = once_world(10)
     async with fleet_of(world, "a") as fleet:
         store_of_a = world.caller
-        member = await joined(world, fleet.all["a"], most=10)
+        member = await joined(world, fleet.all["a"], max_poll_records=10)
         (delivery,) = await member.take(10)
         actor, sink = actor_of(fleet.all["a"], "orders"), fleet.all["a"].context.dead_letters
         assert isinstance(sink, FakeDeadLetterClient)
@@ -170,8 +169,7 @@ async def test_a_former_owner_that_stood_still_before_it_opened_sends_nothing() 
             await fleet.add("b")
         # Of one letter more, which the former owner never had.
         world.log.append("orders", 1)
-        other = world.member("n")
-        await other.join(fleet.all["b"], "g", TOPICS)
+        other = await joined(world, fleet.all["b"], "n")
         await reject(other, (await other.take(1))[0])
         await until(lambda: is_over(world, 11), step_s=0.01)
         assert actor.partition is not None, "it knows nothing of its successor"

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 
 import pytest
 
 from sharecoord.core.dispatch.pace import FIRST_RECORDS_MAX
 from sharecoord.core.states import AcknowledgeType, ForceAction
 from sharecoord.errors import DrainingError
-from sharecoord.testing.harness import FakeMember
+from sharecoord.runtime.coordinator import Coordinator
+from sharecoord.testing.harness import FakeMember, World
 from sharecoord.testing.virtual_time import virtual
-from tests.unit.runtime.worlds import now_s, offsets, until, world_with
+from tests.unit.runtime.worlds import (
+    TOPICS,
+    at_work,
+    joined,
+    now_s,
+    offsets,
+    one_member,
+    until,
+    world_with,
+)
 from tests.world import actor_of, running
-
-TOPICS = ("orders",)
 
 
 def jain(shares: Sequence[float]) -> float:
@@ -38,33 +47,39 @@ class Accepting(FakeMember):
                     self.accepted += 1
 
 
+@asynccontextmanager
+async def accepting(
+    world: World, work_s: Sequence[float]
+) -> AsyncIterator[tuple[Coordinator, list[Accepting]]]:
+    """A coordinator, and members at work for the length of a block, with their times per record."""
+    async with running(world) as coordinator:
+        members = [Accepting(f"m{i}", world.ledger) for i in range(len(work_s))]
+        tasks: list[asyncio.Task[None]] = []
+        for member, seconds in zip(members, work_s, strict=True):
+            await member.join(coordinator, "g", TOPICS)
+            tasks.append(asyncio.create_task(member.work(seconds_per_record=seconds)))
+        yield coordinator, members
+        for task in tasks:
+            task.cancel()
+
+
 @pytest.mark.parametrize("partitions", [1, 3])
 @virtual
 async def test_ten_equal_members_get_equal_shares(partitions: int) -> None:
     """Untuned: nobody says how much it wants."""
     world = world_with(4_500 // partitions, partitions=partitions)
-    async with running(world) as coordinator:
-        members = [Accepting(f"m{i}", world.ledger) for i in range(10)]
-        for member in members:
-            await member.join(coordinator, "g", TOPICS)
-        working = [asyncio.create_task(m.work(seconds_per_record=0.05)) for m in members]
+    async with accepting(world, [0.05] * 10) as (_, members):
         await asyncio.sleep(20)
         shares = [m.accepted for m in members]
         assert jain(shares) >= 0.98, shares
         assert min(shares) > 360, "and nobody waits for work"
-        for task in working:
-            task.cancel()
 
 
 @virtual
 async def test_scarce_records_are_shared() -> None:
     """Fewer records than the members could work off: none gets more than its part."""
     world = world_with(0)
-    async with running(world) as coordinator:
-        members = [Accepting(f"m{i}", world.ledger) for i in range(10)]
-        for member in members:
-            await member.join(coordinator, "g", TOPICS)
-        working = [asyncio.create_task(m.work(seconds_per_record=0.01)) for m in members]
+    async with accepting(world, [0.01] * 10) as (_, members):
         for _ in range(200):
             world.log.append("orders", 10)
             await asyncio.sleep(0.1)
@@ -72,8 +87,6 @@ async def test_scarce_records_are_shared() -> None:
         shares = [m.accepted for m in members]
         assert sum(shares) == 2_000
         assert jain(shares) >= 0.98, shares
-        for task in working:
-            task.cancel()
 
 
 @virtual
@@ -122,14 +135,11 @@ async def test_who_stops_acknowledging_gets_nothing_more() -> None:
 @virtual
 async def test_one_stuck_record_blocks_nothing() -> None:
     world = world_with(20_000, record_lock_duration_ms="3600000")
-    async with running(world) as coordinator:
-        member = world.member("m")
-        await member.join(coordinator, "g", TOPICS, max_poll_records=100)
+    async with one_member(world, max_poll_records=100) as (_, member):
         (stuck,) = await member.take(100)
         await member.acknowledge(stuck, first=1)
-        working = asyncio.create_task(member.work())
-        await asyncio.sleep(30)
-        working.cancel()
+        async with at_work(member):
+            await asyncio.sleep(30)
         assert world.ledger.confirmed() == 19_999
         assert world.start_offset("g", "orders") == 0
         assert len(world.database.partitions[1].in_flight) == 1
@@ -140,9 +150,7 @@ async def test_one_stuck_record_blocks_nothing() -> None:
 @virtual
 async def test_a_full_window_stops_new_data_and_goes_on_redelivering() -> None:
     world = world_with(1_000, partition_max_record_locks="100")
-    async with running(world) as coordinator:
-        member = world.member("m")
-        await member.join(coordinator, "g", TOPICS, max_poll_records=500)
+    async with one_member(world, max_poll_records=500) as (_, member):
         (delivery,) = await member.take(100)
         await asyncio.sleep(5)
         assert not member.deliveries, "the window is full"
@@ -182,8 +190,7 @@ async def test_the_first_record_of_a_group_comes_within_half_a_second(existing: 
     async with running(world) as coordinator:
         await asyncio.sleep(7.3)
         start_s = now_s()
-        member = world.member("m")
-        await member.join(coordinator, "g", TOPICS)
+        member = await joined(world, coordinator)
         if not existing:
             world.log.append("orders", 1)
         await member.next_delivery()
@@ -193,9 +200,7 @@ async def test_the_first_record_of_a_group_comes_within_half_a_second(existing: 
 @virtual
 async def test_a_record_that_arrives_goes_out_at_once() -> None:
     world = world_with(0)
-    async with running(world) as coordinator:
-        member = world.member("m")
-        await member.join(coordinator, "g", TOPICS)
+    async with one_member(world) as (_, member):
         for _ in range(20):
             await asyncio.sleep(1.017)
             start_s = now_s()
@@ -208,8 +213,7 @@ async def test_a_record_that_arrives_goes_out_at_once() -> None:
 async def test_a_drain_stops_acquiring_flushes_and_tells_the_members() -> None:
     world = world_with(1_000)
     coordinator = await world.start()
-    member = world.member("m")
-    await member.join(coordinator, "g", TOPICS, max_poll_records=50)
+    member = await joined(world, coordinator, max_poll_records=50)
     (delivery,) = await member.take(50)
     waiting = asyncio.create_task(member.acknowledge(delivery))
     await asyncio.sleep(0)
@@ -227,9 +231,8 @@ async def test_a_drain_stops_acquiring_flushes_and_tells_the_members() -> None:
     assert len(asyncio.all_tasks()) == 1
     second = await world.start()
     await member.join(second, "g", TOPICS, max_poll_records=50)
-    working = asyncio.create_task(member.work())
-    await asyncio.sleep(60)
-    working.cancel()
+    async with at_work(member):
+        await asyncio.sleep(60)
     assert world.ledger.confirmed() == 1_050
     assert world.ledger.check_nothing_lost(world.database, world.log, "g") == 0
     await second.close()
@@ -238,17 +241,14 @@ async def test_a_drain_stops_acquiring_flushes_and_tells_the_members() -> None:
 @virtual
 async def test_nothing_starves_among_many_partitions() -> None:
     world = world_with(50, partitions=20)
-    async with running(world) as coordinator:
-        member = world.member("m")
-        await member.join(coordinator, "g", TOPICS, max_poll_records=1)
-        working = asyncio.create_task(member.work(seconds_per_record=0.001))
-        await asyncio.sleep(1)
-        begun = sum(
-            (p := actor_of(coordinator, "orders", number).partition) is not None
-            and p.window.start_offset > 0
-            for number in range(20)
-        )
-        working.cancel()
+    async with one_member(world, max_poll_records=1) as (coordinator, member):
+        async with at_work(member, seconds_per_record=0.001):
+            await asyncio.sleep(1)
+            begun = sum(
+                (p := actor_of(coordinator, "orders", number).partition) is not None
+                and p.window.start_offset > 0
+                for number in range(20)
+            )
         assert begun == 20
 
 
@@ -256,9 +256,7 @@ async def test_nothing_starves_among_many_partitions() -> None:
 async def test_credit_comes_back_when_locks_end_before_their_commit() -> None:
     """When they end the credit is still spent; once it is given back the member is served again."""
     world = world_with(0, delivery_count_limit="10")
-    async with running(world) as coordinator:
-        member = world.member("m")
-        await member.join(coordinator, "g", TOPICS, credit=10, max_poll_records=10)
+    async with one_member(world, credit=10, max_poll_records=10) as (coordinator, member):
         await asyncio.sleep(1)
         world.caller.delay_s = 0.3
         world.log.append("orders", 10)
@@ -273,9 +271,7 @@ async def test_credit_comes_back_when_locks_end_before_their_commit() -> None:
 @virtual
 async def test_a_partition_that_left_the_group_is_not_kept() -> None:
     world = world_with(10)
-    async with running(world) as coordinator:
-        member = world.member("m")
-        await member.join(coordinator, "g", TOPICS, credit=1)
+    async with one_member(world, credit=1) as (coordinator, member):
         await member.take(1)
         dispatcher, actor = coordinator.groups["g"].dispatcher, actor_of(coordinator, "orders")
         assert actor in dispatcher._ready, "it has more, and nobody can take it"
@@ -288,9 +284,7 @@ async def test_a_partition_that_left_the_group_is_not_kept() -> None:
 async def test_a_lone_new_member_gets_what_is_there() -> None:
     """A program that reads alone sees a batch as it was produced, as with Kafka."""
     world = world_with(30)
-    async with running(world) as coordinator:
-        member = world.member("m")
-        await member.join(coordinator, "g", TOPICS)
+    async with one_member(world) as (_, member):
         assert offsets(await member.next_delivery()) == list(range(30))
         # Nothing is known of it yet, and still nobody else is there.
         world.log.append("orders", 1_000)
@@ -301,12 +295,9 @@ async def test_a_lone_new_member_gets_what_is_there() -> None:
 @virtual
 async def test_a_new_member_among_others_starts_with_one_record() -> None:
     world = world_with(30)
-    async with running(world) as coordinator:
-        other = world.member("other")
-        await other.join(coordinator, "g", TOPICS, max_poll_records=1)
+    async with one_member(world, "other", max_poll_records=1) as (coordinator, other):
         await other.next_delivery()
-        member = world.member("m")
-        await member.join(coordinator, "g", TOPICS)
+        member = await joined(world, coordinator)
         assert len(offsets(await member.next_delivery())) == 1
         await asyncio.sleep(1)
         assert member.received == 1
@@ -327,11 +318,8 @@ async def test_who_joins_a_lone_new_member_waits_for_nothing() -> None:
 @virtual
 async def test_who_stands_where_another_member_was_killed_is_alone() -> None:
     world = world_with(31)
-    async with running(world) as coordinator:
-        killed = world.member("killed")
-        await killed.join(coordinator, "g", TOPICS, max_poll_records=1)
+    async with one_member(world, "killed", max_poll_records=1) as (coordinator, killed):
         await killed.next_delivery()
         killed.disconnect()
-        member = world.member("m")
-        await member.join(coordinator, "g", TOPICS)
+        member = await joined(world, coordinator)
         assert offsets(await member.next_delivery()) == list(range(1, 31))

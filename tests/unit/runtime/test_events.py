@@ -11,12 +11,12 @@ from sharecoord.core.states import AcknowledgeType
 from sharecoord.eventlog.schema import EventKind
 from sharecoord.runtime.admin.admin import Admin, CoordinatorInfo
 from sharecoord.runtime.admin.reset import ResetCommand, ResetKind, ResetTo
-from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.runtime.partition.collector import Collector
 from sharecoord.runtime.status.event_samples import EventSampler
 from sharecoord.testing.fake_log import FakeLog
 from sharecoord.testing.harness import STORE_EPOCH_MS, FakeMember
 from sharecoord.testing.virtual_time import run_virtual
+from tests.unit.runtime.worlds import joined, one_member
 from tests.world import World, running
 
 RELEASE, RENEW = AcknowledgeType.RELEASE, AcknowledgeType.RENEW
@@ -40,15 +40,6 @@ async def everything(member: FakeMember, count: int) -> Delivery:
     return delivery
 
 
-async def joined(
-    world: World, coordinator: Coordinator, name: str = "m", *, credit: int = 1 << 40
-) -> FakeMember:
-    """A member of group g."""
-    member = world.member(name)
-    await member.join(coordinator, "g", ("orders",), credit=credit)
-    return member
-
-
 def told(world: World, *names: str, kind: EventKind = EventKind.RANGE) -> list[tuple[Any, ...]]:
     """These columns of all rows of a kind."""
     return [tuple(row.get(name) for name in names) for row in world.events.rows(kind)]
@@ -57,8 +48,7 @@ def told(world: World, *names: str, kind: EventKind = EventKind.RANGE) -> list[t
 def test_the_life_of_a_record_is_told_with_its_times() -> None:
     async def main() -> None:
         world = world_with(1, key=b"k" * 300)
-        async with running(world) as coordinator:
-            member = await joined(world, coordinator)
+        async with one_member(world) as (_, member):
             delivery = await member.next_delivery()
             await asyncio.sleep(3)
             await member.acknowledge(delivery, RENEW)
@@ -127,8 +117,7 @@ def test_the_life_of_a_record_is_told_with_its_times() -> None:
 def test_how_locks_end_is_told_apart() -> None:
     async def main() -> None:
         world = world_with(41, share_delivery_count_limit="2")
-        async with running(world) as coordinator:
-            member = await joined(world, coordinator)
+        async with one_member(world) as (coordinator, member):
             delivery = await everything(member, 41)
             for kind, (first, last) in {
                 AcknowledgeType.ACCEPT: (1, 10),
@@ -164,8 +153,7 @@ def test_how_locks_end_is_told_apart() -> None:
 def test_who_leaves_departs_from_its_records_under_its_name() -> None:
     async def main() -> None:
         world = world_with(5)
-        async with running(world) as coordinator:
-            member = await joined(world, coordinator)
+        async with one_member(world) as (coordinator, member):
             await member.next_delivery()
             member.leave()
             await coordinator.context.committer.flush()
@@ -193,8 +181,7 @@ def test_gaps_and_the_ways_of_the_log_are_told() -> None:
         world = world_with(30)
         world.log.compact("orders", [3, 4, *range(20, 25)])
         world.log.skip("orders", 2)
-        async with running(world) as coordinator:
-            member = await joined(world, coordinator)
+        async with one_member(world) as (_, member):
             while member.received < 23:
                 await member.settle(await member.next_delivery())
             await asyncio.sleep(1)
@@ -212,8 +199,7 @@ def test_gaps_and_the_ways_of_the_log_are_told() -> None:
 def test_what_is_not_durable_is_not_told() -> None:
     async def main() -> None:
         world = world_with(10)
-        async with running(world) as coordinator:
-            member = await joined(world, coordinator)
+        async with one_member(world) as (_, member):
             delivery = await everything(member, 10)
             before = told(world, "event")
             world.caller.down = True
@@ -235,8 +221,7 @@ def test_what_is_not_durable_is_not_told() -> None:
 def test_the_time_of_the_application_is_divided_among_its_records() -> None:
     async def main() -> None:
         world = world_with(11)
-        async with running(world) as coordinator:
-            member = await joined(world, coordinator)
+        async with one_member(world) as (coordinator, member):
             delivery = await everything(member, 11)
             key, (held,) = delivery.key, delivery.ranges
             ranges = [

@@ -12,28 +12,15 @@ from sharecoord.runtime.group.actor import GroupActor
 from sharecoord.runtime.member.session import Session, Share
 from sharecoord.testing.harness import FakeMember
 from sharecoord.testing.virtual_time import virtual
-from tests.unit.runtime.test_dispatch import TOPICS, Accepting
-from tests.unit.runtime.worlds import world_with
+from tests.unit.runtime.test_dispatch import accepting
+from tests.unit.runtime.worlds import TOPICS, world_with
 from tests.world import running
-
-
-async def joined(
-    coordinator: Coordinator, members: list[Accepting], work_s: list[float]
-) -> list[asyncio.Task[None]]:
-    """All members at work, each with its own time per record."""
-    tasks: list[asyncio.Task[None]] = []
-    for member, seconds in zip(members, work_s, strict=True):
-        await member.join(coordinator, "g", TOPICS)
-        tasks.append(asyncio.create_task(member.work(seconds_per_record=seconds)))
-    return tasks
 
 
 @virtual
 async def test_fifty_untuned_workers_are_all_busy_and_equal() -> None:
     world = world_with(15_000)
-    async with running(world) as coordinator:
-        members = [Accepting(f"m{i}", world.ledger) for i in range(50)]
-        tasks = await joined(coordinator, members, [0.05] * 50)
+    async with accepting(world, [0.05] * 50) as (_, members):
         await asyncio.sleep(1)
         before = [m.accepted for m in members]
         await asyncio.sleep(10)
@@ -41,16 +28,12 @@ async def test_fifty_untuned_workers_are_all_busy_and_equal() -> None:
         assert sum(gained) >= 0.95 * 50 * 10 / 0.05
         assert jain_index(gained) >= 0.99
         assert min(gained) > 0
-        for task in tasks:
-            task.cancel()
 
 
 @virtual
 async def test_fast_workers_get_what_they_work_off_and_slow_ones_hoard_nothing() -> None:
     world = world_with(8_000)
-    async with running(world) as coordinator:
-        members = [Accepting(f"m{i}", world.ledger) for i in range(8)]
-        tasks = await joined(coordinator, members, [0.01] * 4 + [0.5] * 4)
+    async with accepting(world, [0.01] * 4 + [0.5] * 4) as (coordinator, members):
         group = coordinator.groups["g"]
         await asyncio.sleep(2)
         before = [m.accepted for m in members]
@@ -62,8 +45,6 @@ async def test_fast_workers_get_what_they_work_off_and_slow_ones_hoard_nothing()
         assert min(gained[:4]) >= 20 * max(gained[4:])
         # These workers wait for the answer (1 ms) before they go on: 11 ms for a record.
         assert min(gained[:4]) >= 0.95 * 15 / 0.011
-        for task in tasks:
-            task.cancel()
 
 
 @pytest.mark.parametrize("batch_s", [0.15, 0.3, 0.9])
@@ -117,9 +98,7 @@ def group_of(coordinator: Coordinator) -> GroupActor:
 @virtual
 async def test_the_live_index_tells_fair_from_unfair() -> None:
     world = world_with(0)
-    async with running(world) as coordinator:
-        members = [Accepting(f"m{i}", world.ledger) for i in range(4)]
-        tasks = await joined(coordinator, members, [0.01] * 4)
+    async with accepting(world, [0.01] * 4) as (coordinator, _):
         dispatcher = group_of(coordinator).dispatcher
         dispatcher.measure()
         assert dispatcher.fairness is None, "nothing was handed out"
@@ -139,8 +118,6 @@ async def test_the_live_index_tells_fair_from_unfair() -> None:
         dispatcher.measure()
         assert dispatcher.fairness < 0.8
         assert starved.share.ratio == 0
-        for task in tasks:
-            task.cancel()
 
 
 def test_demand_is_summed_over_refills() -> None:

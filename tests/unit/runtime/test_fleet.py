@@ -16,7 +16,7 @@ from sharecoord.runtime.fleet.owner import GatewayLink
 from sharecoord.testing.harness import FakeMember
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.fleets import caller_of, everything_finished, fleet_of
-from tests.unit.runtime.worlds import counts, offsets, until, world_with
+from tests.unit.runtime.worlds import at_work, counts, joined, offsets, until, world_with
 
 PARTITIONS = 8
 TOPIC = ("orders",)
@@ -26,11 +26,9 @@ TOPIC = ("orders",)
 async def test_a_member_gets_the_records_of_all_owners_through_its_gateway() -> None:
     world = world_with(50, partitions=PARTITIONS)
     async with fleet_of(world, "a", "b", "c") as fleet:
-        member = world.member("m")
-        await member.join(fleet.all["a"], "g", TOPIC)
-        work = asyncio.create_task(member.work())
-        await until(lambda: everything_finished(world, 50 * PARTITIONS), step_s=0.01)
-        work.cancel()
+        member = await joined(world, fleet.all["a"])
+        async with at_work(member):
+            await until(lambda: everything_finished(world, 50 * PARTITIONS), step_s=0.01)
         owned = fleet.owned()
         assert sorted(p for places in owned.values() for p in places) == list(range(PARTITIONS))
         assert len([places for places in owned.values() if places]) > 1
@@ -42,8 +40,7 @@ async def test_a_member_gets_the_records_of_all_owners_through_its_gateway() -> 
 async def test_all_owners_together_keep_to_a_members_credit() -> None:
     world = world_with(50, partitions=PARTITIONS)
     async with fleet_of(world, "a", "b", "c") as fleet:
-        member = world.member("m")
-        await member.join(fleet.all["a"], "g", TOPIC, max_poll_records=100, credit=7)
+        member = await joined(world, fleet.all["a"], max_poll_records=100, credit=7)
         await until(lambda: member.received == 7, step_s=0.001)
         await asyncio.sleep(5)
         assert member.received == 7
@@ -113,8 +110,7 @@ async def test_who_leaves_releases_what_it_held_of_all_owners() -> None:
 async def test_a_stream_that_breaks_keeps_its_locks_of_all_owners() -> None:
     world = world_with(3, partitions=PARTITIONS)
     async with fleet_of(world, "a", "b") as fleet:
-        member = world.member("m")
-        await member.join(fleet.all["a"], "g", TOPIC, max_poll_records=1000)
+        member = await joined(world, fleet.all["a"], max_poll_records=1000)
         held = await member.take(3 * PARTITIONS)
         member.disconnect()
         lost = await member.join(fleet.all["b"], "g", TOPIC, max_poll_records=1000)
@@ -128,8 +124,7 @@ async def test_a_stream_that_breaks_keeps_its_locks_of_all_owners() -> None:
 async def test_what_is_held_of_a_topic_made_again_is_not_lost_at_who_does_not_know_it_yet() -> None:
     world = world_with(0, partitions=PARTITIONS)
     async with fleet_of(world, "a", "b") as fleet:
-        member = world.member("m")
-        await member.join(fleet.all["a"], "g", TOPIC, max_poll_records=1000)
+        member = await joined(world, fleet.all["a"], max_poll_records=1000)
         await until(lambda: sum(map(len, fleet.owned().values())) == PARTITIONS, step_s=0.1)
         world.log.delete("orders")
         world.log.create("orders", PARTITIONS)
@@ -145,9 +140,8 @@ async def test_what_is_held_of_a_topic_made_again_is_not_lost_at_who_does_not_kn
         await fleet.all["b"]._look_at_topics(everything=True)
         await asyncio.sleep(1)
         assert not (await member.settle(held)).exceptions
-        work = asyncio.create_task(member.work())
-        await until(lambda: everything_finished(world, 3 * PARTITIONS), step_s=0.1)
-        work.cancel()
+        async with at_work(member):
+            await until(lambda: everything_finished(world, 3 * PARTITIONS), step_s=0.1)
 
 
 @virtual
@@ -175,8 +169,7 @@ async def test_what_another_coordinator_takes_over_stays_locked_under_the_same_t
 async def test_an_owner_that_is_killed_costs_no_lock_of_a_live_worker_and_no_attempt() -> None:
     world = world_with(40, partitions=PARTITIONS)
     async with fleet_of(world, "a", "b", "c") as fleet:
-        member = world.member("m")
-        await member.join(fleet.all["a"], "g", TOPIC, max_poll_records=40 * PARTITIONS)
+        member = await joined(world, fleet.all["a"], max_poll_records=40 * PARTITIONS)
         await until(lambda: member.received > 20, step_s=0.0005)
         await fleet.kill("b")
         seen: list[Delivery] = []
@@ -193,8 +186,7 @@ async def test_an_owner_that_is_killed_costs_no_lock_of_a_live_worker_and_no_att
 async def test_a_gateway_that_is_killed_costs_nothing_its_members_join_elsewhere() -> None:
     world = world_with(40, partitions=PARTITIONS)
     async with fleet_of(world, "a", "b", "c") as fleet:
-        member = world.member("m")
-        await member.join(fleet.all["a"], "g", TOPIC, max_poll_records=40 * PARTITIONS)
+        member = await joined(world, fleet.all["a"], max_poll_records=40 * PARTITIONS)
         await until(lambda: member.received > 20, step_s=0.0005)
         held = list(member.deliveries)
         member.deliveries.clear()
@@ -202,22 +194,19 @@ async def test_a_gateway_that_is_killed_costs_nothing_its_members_join_elsewhere
         assert await member.join(fleet.all["b"], "g", TOPIC, max_poll_records=1000) == []
         for delivery in held:
             assert (await member.settle(delivery)).error is None
-        work = asyncio.create_task(member.work())
-        await until(lambda: everything_finished(world, 40 * PARTITIONS), step_s=0.1)
-        work.cancel()
+        async with at_work(member):
+            await until(lambda: everything_finished(world, 40 * PARTITIONS), step_s=0.1)
 
 
 @virtual
 async def test_a_broken_link_is_a_broken_stream_to_the_owner_and_is_made_again() -> None:
     world = world_with(40, partitions=PARTITIONS)
     async with fleet_of(world, "a", "b") as fleet:
-        member = world.member("m")
-        await member.join(fleet.all["a"], "g", TOPIC, max_poll_records=10)
+        member = await joined(world, fleet.all["a"], max_poll_records=10)
         await until(lambda: member.received >= 10, step_s=0.0005)
         world.peers.cut("a", "b")
-        work = asyncio.create_task(member.work())
-        await until(lambda: everything_finished(world, 40 * PARTITIONS), step_s=0.1)
-        work.cancel()
+        async with at_work(member):
+            await until(lambda: everything_finished(world, 40 * PARTITIONS), step_s=0.1)
 
 
 @virtual
@@ -268,8 +257,7 @@ async def test_a_member_whose_session_ended_while_its_gateway_stood_still_joins_
     async with fleet_of(world, "a") as fleet:
         store_of_a = world.caller
         await fleet.add("b")
-        member = world.member("m")
-        await member.join(fleet.all["a"], "g", TOPIC, max_poll_records=1000)
+        member = await joined(world, fleet.all["a"], max_poll_records=1000)
         await member.take(3 * PARTITIONS)
         store_of_a.down, world.database.leases["a"] = True, 0
         await until(lambda: not world.database.members, step_s=0.1)
@@ -278,9 +266,8 @@ async def test_a_member_whose_session_ended_while_its_gateway_stood_still_joins_
         # Not as if a newer stream had fenced it: that is for good.
         assert isinstance(member.ended, UnknownMemberError)
         await member.join(fleet.all["a"], "g", TOPIC, max_poll_records=1000)
-        work = asyncio.create_task(member.work())
-        await until(lambda: everything_finished(world, 3 * PARTITIONS), step_s=0.1)
-        work.cancel()
+        async with at_work(member):
+            await until(lambda: everything_finished(world, 3 * PARTITIONS), step_s=0.1)
 
 
 @virtual
@@ -289,8 +276,7 @@ async def test_a_member_has_all_of_its_session_timeout_when_its_gateway_dies() -
     world = world_with(0, partitions=PARTITIONS, session_timeout_ms="30000")
     async with fleet_of(world, "a") as fleet:
         await fleet.add("b")
-        member = world.member("m")
-        await member.join(fleet.all["a"], "g", TOPIC, max_poll_records=1000)
+        await joined(world, fleet.all["a"], max_poll_records=1000)
         seen = fleet.all["b"].fleet
         assert seen is not None
         seen.gateway_went(seen.gateway_links["a"])
@@ -329,8 +315,7 @@ async def test_a_gateway_without_the_store_introduces_its_members_to_an_owner_th
 async def test_a_member_that_others_took_out_is_told_by_an_owner_that_hears_its_gateway() -> None:
     world = world_with(3, partitions=PARTITIONS)
     async with fleet_of(world, "a", "b") as fleet:
-        member = world.member("m")
-        await member.join(fleet.all["a"], "g", TOPIC, max_poll_records=1000)
+        member = await joined(world, fleet.all["a"], max_poll_records=1000)
         caller_of(fleet.all["a"]).down, world.database.leases["a"] = True, 0
         await asyncio.sleep(3)
         assert not member.ended
@@ -346,8 +331,7 @@ async def test_a_member_that_others_took_out_is_told_by_an_owner_that_hears_its_
 async def test_what_an_owner_refuses_as_nonsense_stays_in_the_lock_book(is_here: bool) -> None:
     world = world_with(5, partitions=PARTITIONS)
     async with fleet_of(world, "a", "b") as fleet:
-        member = world.member("m")
-        await member.join(fleet.all["a"], "g", TOPIC, max_poll_records=1000)
+        member = await joined(world, fleet.all["a"], max_poll_records=1000)
         held = await member.take(5 * PARTITIONS)
         here = fleet.owned()["a"]
         delivery = next(each for each in held if (each.key.partition in here) is is_here)
@@ -368,8 +352,7 @@ async def test_what_an_owner_refuses_as_nonsense_stays_in_the_lock_book(is_here:
 async def test_what_a_join_reports_as_lost_takes_up_no_room() -> None:
     world = world_with(5, partitions=PARTITIONS)
     async with fleet_of(world, "a", "b") as fleet:
-        member = world.member("m")
-        await member.join(fleet.all["a"], "g", TOPIC, credit=0)
+        member = await joined(world, fleet.all["a"], credit=0)
         await until(lambda: fleet.owned().get("b"), step_s=0.01)
         there = min(fleet.owned()["b"])
         topic_id = world.log.topic_id("orders")
@@ -386,17 +369,15 @@ async def test_what_no_lock_can_be_left_on_takes_up_no_room() -> None:
         member = world.member("m")
         ended = [(("orders", "of a former life", 0), HeldRange(0, 999, 77))]
         await member.join(fleet.all["a"], "g", TOPIC, max_poll_records=1, lock_book=ended)
-        work = asyncio.create_task(member.work())
-        await until(lambda: everything_finished(world, 5 * PARTITIONS), step_s=0.1)
-        work.cancel()
+        async with at_work(member):
+            await until(lambda: everything_finished(world, 5 * PARTITIONS), step_s=0.1)
 
 
 @virtual
 async def test_what_is_still_under_way_on_a_former_link_is_not_heard() -> None:
     world = world_with(3, partitions=PARTITIONS)
     async with fleet_of(world, "a", "b") as fleet:
-        member = world.member("m")
-        await member.join(fleet.all["a"], "g", TOPIC, max_poll_records=1000)
+        member = await joined(world, fleet.all["a"], max_poll_records=1000)
         await member.take(3 * PARTITIONS)
         fleet_of_b = fleet.all["b"].fleet
         assert fleet_of_b is not None
@@ -418,8 +399,7 @@ async def test_what_is_still_under_way_on_a_former_link_is_not_heard() -> None:
 async def test_a_stream_that_was_replaced_has_no_say_in_what_its_member_wants() -> None:
     world = world_with(1)
     async with fleet_of(world, "a") as fleet:
-        member = world.member("m")
-        await member.join(fleet.all["a"], "g", TOPIC)
+        member = await joined(world, fleet.all["a"])
         former = member.joined_session
         await member.join(fleet.all["a"], "g", TOPIC)
         member.joined_group.subscribe(former, ["payments"])

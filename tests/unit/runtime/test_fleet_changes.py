@@ -19,7 +19,7 @@ from sharecoord.testing.harness import FakeMember
 from sharecoord.testing.virtual_time import virtual
 from tests.support import named
 from tests.unit.runtime.fleets import Fleet, admin_of, caller_of, everything_finished, fleet_of
-from tests.unit.runtime.worlds import counts, now_s, offsets, until, world_with
+from tests.unit.runtime.worlds import at_work, counts, joined, now_s, offsets, until, world_with
 from tests.world import World
 
 PARTITIONS = 8
@@ -40,9 +40,8 @@ async def work_off(world: World, fleet: Fleet, name: str, records: int = 3) -> N
     """Everything is finished by a member that leaves; every coordinator still owns its part."""
     member = world.member(f"at-{name}")
     await member.join(fleet.all[name], "g", TOPIC)
-    work = asyncio.create_task(member.work())
-    await until(lambda: everything_finished(world, records * PARTITIONS), step_s=0.01)
-    work.cancel()
+    async with at_work(member):
+        await until(lambda: everything_finished(world, records * PARTITIONS), step_s=0.01)
     member.leave()
     await asyncio.sleep(1)
 
@@ -56,8 +55,7 @@ async def test_what_could_not_be_sent_is_back_before_a_share_partition_is_given_
     world = world_with(3, partitions=PARTITIONS)
     async with fleet_of(world, "a") as fleet:
         a = fleet.all["a"]
-        member = world.member("m")
-        await member.join(a, "g", TOPIC, credit=0)
+        member = await joined(world, a, credit=0)
         group, session, caller = a.groups["g"], member.joined_session, caller_of(a)
         await asyncio.sleep(1)
         caller.delay_s, session.credit.records = 1.0, 1_000
@@ -89,8 +87,7 @@ async def test_a_reset_reaches_owners_that_have_nothing_to_commit() -> None:
                 assert actor.state is ActorState.ACTIVE
                 assert actor.partition is not None
                 assert actor.partition.window.start_offset == 1
-        again = world.member("again")
-        await again.join(fleet.all["c"], "g", TOPIC, max_poll_records=1000)
+        again = await joined(world, fleet.all["c"], "again", max_poll_records=1000)
         assert counts(*await again.take(2 * PARTITIONS)) == {1}
 
 
@@ -118,8 +115,7 @@ async def test_what_was_loaded_while_nobody_was_there_is_seen_by_who_takes_one_a
 async def test_a_partition_of_which_a_delivery_told_first_is_opened_by_who_should_own_it() -> None:
     world = world_with(0, partitions=PARTITIONS)
     async with fleet_of(world, "a", "b") as fleet:
-        member = world.member("m")
-        await member.join(fleet.all["b"], "g", TOPIC, max_poll_records=1000)
+        member = await joined(world, fleet.all["b"], max_poll_records=1000)
         # Its owner looked at the topic earlier than its gateway, and delivered from it.
         told = {("orders", partition): "a" for partition in range(PARTITIONS, 2 * PARTITIONS)}
         fleet.all["b"].groups["g"].elsewhere.update(told)
@@ -134,8 +130,7 @@ async def test_a_partition_of_which_a_delivery_told_first_is_opened_by_who_shoul
 async def test_a_pause_reaches_all_owners_at_once() -> None:
     world = world_with(0, partitions=PARTITIONS)
     async with fleet_of(world, "a", "b", "c") as fleet:
-        member = world.member("m")
-        await member.join(fleet.all["a"], "g", TOPIC, max_poll_records=1000)
+        member = await joined(world, fleet.all["a"], max_poll_records=1000)
         await asyncio.sleep(1)
         assert all(fleet.owned().values())
         for scope in (WHOLE_GROUP, PauseScope("orders"), PauseScope(member_id="m")):
@@ -155,8 +150,7 @@ async def test_a_pause_reaches_all_owners_at_once() -> None:
 async def test_a_pause_without_a_link_is_seen_within_seconds() -> None:
     world = world_with(0, partitions=PARTITIONS)
     async with fleet_of(world, "a", "b") as fleet:
-        member = world.member("m")
-        await member.join(fleet.all["a"], "g", TOPIC, max_poll_records=1000)
+        member = await joined(world, fleet.all["a"], max_poll_records=1000)
         await asyncio.sleep(1)
         world.peers.cut_off |= {"a", "b"}
         for pair in list(world.peers.links):
@@ -177,8 +171,7 @@ async def test_who_could_not_look_for_long_looks_before_it_hands_out() -> None:
     async with fleet_of(world, "a") as fleet:
         store_of_a = world.caller
         await fleet.add("b")
-        member = world.member("m")
-        await member.join(fleet.all["a"], "g", TOPIC, max_poll_records=1000)
+        member = await joined(world, fleet.all["a"], max_poll_records=1000)
         await until(lambda: fleet.owned()["a"], step_s=0.01)
         await asyncio.sleep(1)
         world.peers.cut_off |= {"a", "b"}
@@ -240,8 +233,7 @@ async def test_a_group_that_is_deleted_at_one_is_gone_at_all() -> None:
         assert await admin_of(fleet.all["b"]).delete_groups(["g"]) == {"g": None}
         await asyncio.sleep(0.5)
         assert all("g" not in coordinator.groups for coordinator in fleet.all.values())
-        member = world.member("m")
-        await member.join(fleet.all["a"], "g", TOPIC, max_poll_records=1000)
+        member = await joined(world, fleet.all["a"], max_poll_records=1000)
         assert counts(*await member.take(3 * PARTITIONS)) == {1}
 
 
@@ -253,8 +245,7 @@ async def test_offsets_deleted_at_one_are_gone_at_all() -> None:
         assert await admin_of(fleet.all["a"]).delete_offsets("g", TOPIC) == {"orders": None}
         await asyncio.sleep(0.5)
         assert not any(c.groups["g"].partitions for c in fleet.all.values())
-        member = world.member("m")
-        await member.join(fleet.all["b"], "g", TOPIC, max_poll_records=1000)
+        member = await joined(world, fleet.all["b"], max_poll_records=1000)
         assert counts(*await member.take(3 * PARTITIONS)) == {1}
 
 
@@ -293,8 +284,7 @@ async def test_a_reset_while_partitions_move_is_whole() -> None:
         await reset_to(admin_of(fleet.all["b"]), 1)
         assert starts(world) == {1}
         await coming
-        member = world.member("m")
-        await member.join(fleet.all["c"], "g", TOPIC, max_poll_records=1000)
+        member = await joined(world, fleet.all["c"], max_poll_records=1000)
         assert counts(*await member.take(2 * PARTITIONS)) == {1}
 
 
@@ -305,8 +295,7 @@ async def test_a_reset_while_partitions_move_is_whole() -> None:
 async def test_who_drains_gives_everything_away_and_tells_its_members_where_to_go() -> None:
     world = world_with(20, partitions=PARTITIONS)
     async with fleet_of(world, "a", "b", "c") as fleet:
-        member = world.member("m")
-        await member.join(fleet.all["a"], "g", TOPIC, max_poll_records=1000)
+        member = await joined(world, fleet.all["a"], max_poll_records=1000)
         held = await member.take(20 * PARTITIONS)
         began_s = now_s()
         coordinator = fleet.all.pop("a")
@@ -351,8 +340,7 @@ async def test_members_of_a_gateway_that_died_leave_after_their_session() -> Non
 async def test_a_member_that_came_back_elsewhere_stays() -> None:
     world = world_with(3, partitions=PARTITIONS, session_timeout_ms="10000")
     async with fleet_of(world, "a", "b") as fleet:
-        member = world.member("m")
-        await member.join(fleet.all["a"], "g", TOPIC)
+        member = await joined(world, fleet.all["a"])
         await fleet.kill("a")
         await member.join(fleet.all["b"], "g", TOPIC)
         await fleet.add("c")
@@ -364,24 +352,21 @@ async def test_a_member_that_came_back_elsewhere_stays() -> None:
 async def test_a_link_that_is_down_for_longer_than_a_session_takes_nobody_out() -> None:
     world = world_with(3, partitions=PARTITIONS, session_timeout_ms="10000")
     async with fleet_of(world, "a", "b") as fleet:
-        member = world.member("m")
-        await member.join(fleet.all["a"], "g", TOPIC)
+        member = await joined(world, fleet.all["a"])
         world.peers.cut_off.add("g")
         world.peers.cut("a", "b")
         await asyncio.sleep(30)
         assert list(world.database.members) == [("g", "m")]
         world.peers.cut_off.clear()
-        work = asyncio.create_task(member.work())
-        await until(lambda: everything_finished(world, 3 * PARTITIONS), step_s=0.1)
-        work.cancel()
+        async with at_work(member):
+            await until(lambda: everything_finished(world, 3 * PARTITIONS), step_s=0.1)
 
 
 @virtual
 async def test_what_could_not_be_released_is_released_later() -> None:
     world = world_with(3, partitions=PARTITIONS)
     async with fleet_of(world, "a") as fleet:
-        member = world.member("m")
-        await member.join(fleet.all["a"], "g", TOPIC)
+        member = await joined(world, fleet.all["a"])
         await asyncio.sleep(1)
         store = fleet.all["a"].context.store
         release, fails = store.release_partitions, iter([True, False])
@@ -394,9 +379,8 @@ async def test_what_could_not_be_released_is_released_later() -> None:
         store.release_partitions = release_once  # type: ignore[method-assign]
         await fleet.add("b")
         await until(lambda: fleet.owned().get("b"), step_s=0.1)
-        work = asyncio.create_task(member.work())
-        await until(lambda: everything_finished(world, 3 * PARTITIONS), step_s=0.1)
-        work.cancel()
+        async with at_work(member):
+            await until(lambda: everything_finished(world, 3 * PARTITIONS), step_s=0.1)
         assert not list(fails)
 
 
@@ -404,8 +388,7 @@ async def test_what_could_not_be_released_is_released_later() -> None:
 async def test_what_a_former_owner_sent_is_not_passed_on_when_the_link_to_the_next_is_new() -> None:
     world = world_with(0, partitions=PARTITIONS)
     async with fleet_of(world, "a", "b") as fleet:
-        member = world.member("m")
-        await member.join(fleet.all["a"], "g", TOPIC, max_poll_records=1000)
+        member = await joined(world, fleet.all["a"], max_poll_records=1000)
         await until(lambda: sum(map(len, fleet.owned().values())) == PARTITIONS, step_s=0.1)
         of_b = fleet.owned()["b"]
         world.peers.links["a", "b"].slow_down(10)
@@ -451,13 +434,11 @@ async def test_an_owner_that_can_not_take_a_member_in_is_asked_again() -> None:
     world = world_with(3, partitions=PARTITIONS)
     async with fleet_of(world, "a", "b") as fleet:
         caller_of(fleet.all["b"]).down = True
-        member = world.member("m")
-        await member.join(fleet.all["a"], "g", TOPIC)
+        member = await joined(world, fleet.all["a"])
         await asyncio.sleep(0.5)
         caller_of(fleet.all["b"]).down = False
-        work = asyncio.create_task(member.work())
-        await until(lambda: everything_finished(world, 3 * PARTITIONS), step_s=0.1)
-        work.cancel()
+        async with at_work(member):
+            await until(lambda: everything_finished(world, 3 * PARTITIONS), step_s=0.1)
         assert member.ended is False
 
 
@@ -475,10 +456,9 @@ async def test_an_owner_that_comes_while_a_member_joins_hears_of_it() -> None:
         assert not joining.done()
         await asyncio.gather(joining, coming)
         caller_of(fleet.all["b"]).delay_s = 0
-        work = asyncio.create_task(member.work())
-        await until(lambda: everything_finished(world, 3 * PARTITIONS), step_s=0.1)
-        assert fleet.owned()["c"]
-        work.cancel()
+        async with at_work(member):
+            await until(lambda: everything_finished(world, 3 * PARTITIONS), step_s=0.1)
+            assert fleet.owned()["c"]
 
 
 @virtual
@@ -507,8 +487,7 @@ async def test_a_blocked_key_is_seen_by_all_owners() -> None:
     async with fleet_of(world, "c1", "c2") as fleet:
         admin = admin_of(fleet.all["c1"])
         await admin.block_keys("g", [b"a"])
-        member = world.member("m1")
-        await member.join(fleet.all["c2"], "g", TOPIC)
+        member = await joined(world, fleet.all["c2"], "m1")
         assert await settled(member) == {1}
         assert min(map(len, fleet.owned().values())) > 0
         for coordinator in fleet.all.values():
@@ -534,8 +513,7 @@ async def settled(member: FakeMember) -> set[int]:
 async def test_a_member_s_figures_are_told_by_the_coordinator_that_has_its_stream() -> None:
     world = world_with(40, partitions=PARTITIONS)
     async with fleet_of(world, "a", "b") as fleet:
-        member = world.member("m")
-        await member.join(fleet.all["a"], "g", TOPIC, max_poll_records=1000)
+        member = await joined(world, fleet.all["a"], max_poll_records=1000)
         await member.take(40 * PARTITIONS)
         found = []
         for name in "ab":

@@ -19,7 +19,7 @@ from tests.unit.runtime.fleets import (
     everything_finished,
     fleet_of,
 )
-from tests.unit.runtime.worlds import counts, now_s, offsets, until, world_with
+from tests.unit.runtime.worlds import counts, joined, now_s, offsets, until, world_with
 from tests.world import World, check_coordinator
 
 PARTITIONS, RECORDS = 8, 4
@@ -149,8 +149,7 @@ def world_due_s(world: World) -> float:
 async def test_what_was_under_a_lock_when_retention_passed_it_outlives_its_owner() -> None:
     world = keeping_world(record_lock_duration_ms=str(DELAY_MS))
     async with fleet_of(world, "a", "b") as fleet:
-        first = world.member("first")
-        await first.join(fleet.all["a"], "g", TOPIC, max_poll_records=1000)
+        first = await joined(world, fleet.all["a"], "first", max_poll_records=1000)
         await first.take(ALL)
         assert kept(world) == NOTHING
         for partition in range(PARTITIONS):
@@ -158,8 +157,7 @@ async def test_what_was_under_a_lock_when_retention_passed_it_outlives_its_owner
         await until(lambda: kept(world) == EVERY, step_s=0.5)
         await fleet.kill("b")
         first.leave()
-        member = world.member("m")
-        await member.join(fleet.all["a"], "g", TOPIC, max_poll_records=1000)
+        member = await joined(world, fleet.all["a"], max_poll_records=1000)
         await come_again(world, fleet, member)
 
 

@@ -23,7 +23,7 @@ from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.fleets import admin_of, fleet_of
 from tests.unit.runtime.test_lanes import ACCEPT, lanes_of
 from tests.unit.runtime.test_lanes_order import KeyJudge, key_of
-from tests.unit.runtime.worlds import counts, now_s, offsets, until, world_with
+from tests.unit.runtime.worlds import counts, joined, now_s, offsets, until, world_with
 from tests.world import World, running
 
 PARTITIONS, LETTERS, RECORDS = 6, 12, 30
@@ -160,8 +160,7 @@ def test_order_holds_while_partitions_and_their_letters_move(
 async def test_who_takes_over_knows_the_keys_that_letters_have_out() -> None:
     world = keyed_world(records=0)
     async with fleet_of(world, "a", "b") as fleet:
-        member = world.member("m")
-        await member.join(fleet.all["a"], "g", TOPIC, max_poll_records=100)
+        member = await joined(world, fleet.all["a"], max_poll_records=100)
         await until(lambda: sum(map(len, fleet.owned().values())) == PARTITIONS, step_s=0.1)
         letters = [each for each in letters_of(world) if each.partition == each.source_partition]
         await fleet.all["a"].lanes.redrive("g", letters, run_id="r")
@@ -193,8 +192,7 @@ async def test_an_operator_s_redrive_goes_by_the_partitions_of_the_letters() -> 
         ]
         world.log.append("dead", 1, partition=0, key=key(partition, 0), headers=headers)
     async with fleet_of(world, "a", "b") as fleet:
-        member = world.member("m")
-        await member.join(fleet.all["a"], "g", TOPIC, max_poll_records=100)
+        member = await joined(world, fleet.all["a"], max_poll_records=100)
         command = LetterCommand("g", LetterFilter(), all_letters=True, topic="dead")
         redriven = await admin_of(fleet.all["b"]).redrive_dead_letters(command)
         assert redriven.letters == PARTITIONS
@@ -288,8 +286,7 @@ def test_letters_wait_for_their_partition_as_long_as_there_is_one(
 async def test_what_another_one_owns_by_now_is_not_served_here() -> None:
     world = keyed_world()
     async with running(world) as coordinator:
-        member = world.member("m")
-        await member.join(coordinator, "g", TOPIC, max_poll_records=4)
+        member = await joined(world, coordinator, max_poll_records=4)
         home = ("orders", 0)
         both = [each for each in letters_of(world) if each.source_partition == home[1]]
         await coordinator.lanes.redrive("g", both, run_id="r")

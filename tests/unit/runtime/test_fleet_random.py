@@ -20,7 +20,7 @@ from sharecoord.errors import SharecoordError
 from sharecoord.testing.harness import FakeMember, StreamBrokenError, VirtualStoreCaller
 from sharecoord.testing.virtual_time import run_virtual
 from tests.unit.runtime.fleets import Fleet, everything_finished
-from tests.unit.runtime.worlds import until, world_with
+from tests.unit.runtime.worlds import at_work, until, world_with
 from tests.world import check_coordinator
 
 RUNS = 60
@@ -229,10 +229,9 @@ class Run:
             member.broken()
         last = self.world.member("last")
         await last.join(next(iter(self.fleet.all.values())), "g", ("orders",))
-        work = asyncio.create_task(last.work())
-        async with asyncio.timeout(FINISH_S):
-            await until(lambda: everything_finished(self.world, self.appended), step_s=0.5)
-        work.cancel()
+        async with at_work(last):
+            async with asyncio.timeout(FINISH_S):
+                await until(lambda: everything_finished(self.world, self.appended), step_s=0.5)
         self.check()
         await self.fleet.close()
 

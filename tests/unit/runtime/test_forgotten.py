@@ -11,7 +11,7 @@ from sharecoord.runtime.partition.claimed import ActorState
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.fleets import admin_of, fleet_of
 from tests.unit.runtime.test_fleet_changes import PARTITIONS, TOPIC, work_off
-from tests.unit.runtime.worlds import until, world_with
+from tests.unit.runtime.worlds import joined, until, world_with
 from tests.world import running
 
 
@@ -22,8 +22,7 @@ async def test_coordinators_forget_what_is_deleted(what: str) -> None:
     async with fleet_of(world, "a", "b") as fleet:
         await work_off(world, fleet, "a")
         # Somebody has nothing to do with records that are there: its owners are hungry.
-        member = world.member("m")
-        await member.join(fleet.all["a"], "g", TOPIC, max_poll_records=1)
+        member = await joined(world, fleet.all["a"], max_poll_records=1)
         world.log.append("orders", 5, partition=0)
         world.log.append("orders", 5, partition=1)
         await asyncio.sleep(2)
@@ -46,8 +45,7 @@ async def test_coordinators_forget_what_is_deleted(what: str) -> None:
 async def test_a_topic_that_is_made_again_leaves_nothing_of_its_former_life() -> None:
     world = world_with(3, partitions=2)
     async with running(world) as coordinator:
-        member = world.member("m")
-        await member.join(coordinator, "g", TOPIC, max_poll_records=100)
+        member = await joined(world, coordinator, max_poll_records=100)
         for delivery in await member.take(6):
             await member.settle(delivery)
         group = coordinator.groups["g"]
@@ -71,8 +69,7 @@ async def test_a_topic_that_is_made_again_leaves_nothing_of_its_former_life() ->
 async def test_a_topic_that_is_gone_has_no_owners_and_nobody_waits_for_what_nobody_wants() -> None:
     world = world_with(0, partitions=PARTITIONS)
     async with fleet_of(world, "a", "b") as fleet:
-        member = world.member("m")
-        await member.join(fleet.all["a"], "g", TOPIC, max_poll_records=100)
+        member = await joined(world, fleet.all["a"], max_poll_records=100)
         await asyncio.sleep(2)
         group = fleet.all["a"].groups["g"]
         assert group.elsewhere
@@ -100,7 +97,6 @@ async def test_a_member_that_could_not_be_taken_in_by_a_mistake_is_taken_in_late
             return await admit(group_id, *args, **kwargs)
 
         monkeypatch.setattr(fleet.all["b"].groups, "admit", admits_later)
-        member = world.member("m")
-        await member.join(fleet.all["a"], "g", TOPIC, max_poll_records=1000)
+        member = await joined(world, fleet.all["a"], max_poll_records=1000)
         await member.take(3 * PARTITIONS)
         assert tries == ["g"] * 3

@@ -24,10 +24,9 @@ from sharecoord.runtime.group.actor import GroupActor
 from sharecoord.runtime.partition.actor import PartitionActor
 from sharecoord.runtime.partition.claimed import ActorState
 from sharecoord.testing.virtual_time import run_virtual, virtual
-from tests.unit.runtime.worlds import offsets, until, world_with
+from tests.unit.runtime.worlds import TOPICS, joined, offsets, until, world_with
 from tests.world import World, actor_of, running
 
-TOPICS = ("orders",)
 INFO = CoordinatorInfo("1", "fake-cluster", "kafka:9092", "memory:")
 STEPS = range(0, 90, 2)
 """Turns of the loop after which the deletion begins; a join with its loads takes fewer."""
@@ -77,6 +76,14 @@ async def rows_fit(coordinator: Coordinator, world: World) -> None:
     assert {key.group_id for key in world.database.ids} <= groups
 
 
+async def visited(world: World, coordinator: Coordinator) -> None:
+    """A member comes, until its share-partitions are served, and leaves."""
+    visitor = await joined(world, coordinator, "v", credit=0)
+    await until(lambda: is_served(coordinator), step_s=STEP_S)
+    visitor.leave()
+    await coordinator.context.committer.flush()
+
+
 def test_a_join_meets_a_deletion_at_each_step(actors: list[PartitionActor]) -> None:
     outcomes: set[bool] = set()
 
@@ -85,11 +92,7 @@ def test_a_join_meets_a_deletion_at_each_step(actors: list[PartitionActor]) -> N
         async with running(world) as coordinator:
             admin = Admin(coordinator, INFO)
             # The group exists, with a load in its past, and nobody in it.
-            first = world.member("first")
-            await first.join(coordinator, "g", TOPICS, credit=0)
-            await until(lambda: is_served(coordinator), step_s=STEP_S)
-            first.leave()
-            await coordinator.context.committer.flush()
+            await visited(world, coordinator)
             former = coordinator.groups["g"]
             member = world.member("m")
             deleting = asyncio.ensure_future(admin.delete_groups(["g"]))
@@ -181,19 +184,14 @@ def test_a_reload_meets_the_deletion_of_its_topic_at_each_step(
         world = world_with(20)
         async with running(world) as coordinator:
             admin = Admin(coordinator, INFO)
-            member = world.member("m")
-            await member.join(coordinator, "g", TOPICS, credit=0)
-            await until(lambda: is_served(coordinator), step_s=STEP_S)
-            member.leave()
-            await coordinator.context.committer.flush()
+            await visited(world, coordinator)
             actor_of(coordinator, "orders").drop(StoreUnavailableError("away"))
             await asyncio.sleep(step * STEP_S)
             assert await admin.delete_offsets("g", ["orders"]) == {"orders": None}
             await asyncio.sleep(5)
             assert not coordinator.groups["g"].partitions
             no_orphans(coordinator, world, actors)
-            other = world.member("n")
-            await other.join(coordinator, "g", TOPICS, max_poll_records=20)
+            other = await joined(world, coordinator, "n", max_poll_records=20)
             assert offsets(*await other.take(20)) == list(range(20))
             no_orphans(coordinator, world, actors)
             actors.clear()
@@ -210,11 +208,7 @@ def test_an_opening_meets_the_deletion_of_its_offsets_at_each_step(
         async with running(world) as coordinator:
             admin = Admin(coordinator, INFO)
             # Its rows are there from the beginning.
-            visitor = world.member("v")
-            await visitor.join(coordinator, "g", TOPICS, credit=0)
-            await until(lambda: is_served(coordinator), step_s=STEP_S)
-            visitor.leave()
-            await coordinator.context.committer.flush()
+            await visited(world, coordinator)
             await admin.delete_offsets("g", ["orders"])
             group = coordinator.groups["g"]
             member = world.member("m")
@@ -264,8 +258,7 @@ async def test_a_deletion_that_fails_leaves_the_group_to_its_next_use() -> None:
         world.store.fail_next(StoreUnavailableError("away"), method="delete_group")
         (outcome,) = (await admin.delete_groups(["g"])).values()
         assert isinstance(outcome, StoreUnavailableError)
-        member = world.member("m")
-        await member.join(coordinator, "g", TOPICS, max_poll_records=20)
+        member = await joined(world, coordinator, max_poll_records=20)
         assert coordinator.groups["g"].config.delivery_count_limit == 7
         assert offsets(*await member.take(20)) == list(range(20))
 

@@ -25,10 +25,18 @@ from sharecoord.testing.fake_log import EPOCH_MS
 from sharecoord.testing.harness import FakeMember
 from sharecoord.testing.ledger import Ledger
 from sharecoord.testing.virtual_time import virtual
-from tests.unit.runtime.worlds import counts, now_s, offsets, until, world_with
+from tests.unit.runtime.worlds import (
+    TOPICS,
+    counts,
+    joined,
+    now_s,
+    offsets,
+    one_member,
+    until,
+    world_with,
+)
 from tests.world import World, actor_of, check_coordinator, running
 
-TOPICS = ("orders",)
 INFO = CoordinatorInfo("test", "", "", "memory:")
 RELEASE, REJECT = AcknowledgeType.RELEASE, AcknowledgeType.REJECT
 HEADERS: Headers = [("a", b"1"), ("a", None), ("", b"\xff\x00"), ("größe", b"")]
@@ -72,12 +80,6 @@ def read(*deliveries: Delivery) -> dict[int, Record]:
     }
 
 
-async def joined(world: World, coordinator: Coordinator, *, most: int = 100) -> FakeMember:
-    member = world.member("m")
-    await member.join(coordinator, "g", TOPICS, max_poll_records=most)
-    return member
-
-
 async def release(member: FakeMember, delivery: Delivery, delay_ms: int = LONG_MS) -> None:
     result = await member.acknowledge(delivery, RELEASE, delay_ms=delay_ms)
     assert result.error is None
@@ -105,8 +107,7 @@ async def test_it_comes_byte_for_byte_when_the_log_has_moved_past_it() -> None:
     world.log.append("orders", 1, key=b"\x00k", value=b"\xff", headers=HEADERS)
     world.log.append("orders", 1, key=b"")
     world.log.log("orders").records[1].value = None
-    async with running(world) as coordinator:
-        member = await joined(world, coordinator)
+    async with one_member(world, max_poll_records=100) as (coordinator, member):
         deliveries = await member.take(4)
         before = read(*deliveries)
         assert before[2] == (b"\x00k", b"\xff", HEADERS, 1_002, 1)
@@ -129,8 +130,7 @@ async def test_it_comes_byte_for_byte_when_the_log_has_moved_past_it() -> None:
 @virtual
 async def test_it_goes_in_the_commit_of_the_release_and_in_that_of_the_end() -> None:
     world = keeping_world(2)
-    async with running(world) as coordinator:
-        member = await joined(world, coordinator)
+    async with one_member(world, max_poll_records=100) as (coordinator, member):
         (delivery,) = await member.take(2)
         before = coordinator.context.committer.commits
         await release(member, delivery, 1_000)
@@ -148,7 +148,7 @@ async def test_it_goes_in_the_commit_of_the_release_and_in_that_of_the_end() -> 
 async def test_the_next_owner_delivers_them_over_kill_9() -> None:
     world = keeping_world(1_200)
     first = await world.start()
-    member = await joined(world, first, most=500)
+    member = await joined(world, first, max_poll_records=500)
     deliveries: list[Delivery] = []
     while sum(each.records for each in deliveries) < 1_200:
         deliveries.append(await member.next_delivery())
@@ -169,8 +169,7 @@ async def test_the_next_owner_delivers_them_over_kill_9() -> None:
 @virtual
 async def test_without_the_setting_nothing_is_stored() -> None:
     world = world_with(3)
-    async with running(world) as coordinator:
-        member = await joined(world, coordinator)
+    async with one_member(world, max_poll_records=100) as (coordinator, member):
         (delivery,) = await member.take(3)
         await release(member, delivery)
         assert kept(world) == []
@@ -183,8 +182,7 @@ async def test_without_the_setting_nothing_is_stored() -> None:
 @virtual
 async def test_what_was_kept_is_delivered_when_the_setting_is_off_again() -> None:
     world = keeping_world(3)
-    async with running(world) as coordinator:
-        member = await joined(world, coordinator)
+    async with one_member(world, max_poll_records=100) as (coordinator, member):
         (delivery,) = await member.take(3)
         key, (held,) = delivery.key, delivery.ranges
         first = [AcknowledgedRange(0, 1, RELEASE, held.lock_token, LONG_MS)]
@@ -207,8 +205,7 @@ async def test_a_scheduled_record_is_kept_too() -> None:
     headers: Headers = [("sharecoord-deliver-at", str(at_ms).encode())]
     world.log.append("orders", 1, headers=headers)
     world.log.append("orders", 1)
-    async with running(world) as coordinator:
-        member = await joined(world, coordinator)
+    async with one_member(world, max_poll_records=100) as (coordinator, member):
         (now,) = await member.take(1)
         await member.settle(now)
         assert (offsets(now), kept(world)) == ([1], [0])
@@ -223,8 +220,7 @@ async def test_a_scheduled_record_is_kept_too() -> None:
 @virtual
 async def test_compaction_does_not_take_it() -> None:
     world = keeping_world(4)
-    async with running(world) as coordinator:
-        member = await joined(world, coordinator)
+    async with one_member(world, max_poll_records=100) as (coordinator, member):
         (delivery,) = await member.take(4)
         key, (held,) = delivery.key, delivery.ranges
         said = [
@@ -255,8 +251,7 @@ async def test_at_the_limit_records_wait_without_and_it_is_said() -> None:
     world.defaults["share.retry.keep.payload.max.bytes"] = "1048576"
     size = (1 << 20) // 3 - KEPT_OVERHEAD_BYTES
     world.log.append("orders", 5, value=b"x" * size)
-    async with running(world) as coordinator:
-        member = await joined(world, coordinator)
+    async with one_member(world, max_poll_records=100) as (coordinator, member):
         deliveries = await member.take(5)
         for delivery in deliveries:
             await release(member, delivery)
@@ -280,8 +275,7 @@ async def test_at_the_limit_records_wait_without_and_it_is_said() -> None:
 @virtual
 async def test_what_memory_has_no_more_is_read_and_stored_after_the_release() -> None:
     world = keeping_world(6)
-    async with running(world) as coordinator:
-        member = await joined(world, coordinator)
+    async with one_member(world, max_poll_records=100) as (coordinator, member):
         (delivery,) = await member.take(6)
         actor = actor_of(coordinator, "orders")
         actor.cache.clear()
@@ -300,8 +294,7 @@ async def test_what_memory_has_no_more_is_read_and_stored_after_the_release() ->
 @virtual
 async def test_what_neither_memory_nor_the_log_has_is_counted() -> None:
     world = keeping_world(6)
-    async with running(world) as coordinator:
-        member = await joined(world, coordinator)
+    async with one_member(world, max_poll_records=100) as (coordinator, member):
         (delivery,) = await member.take(6)
         actor = actor_of(coordinator, "orders")
         actor.cache.clear()
@@ -317,8 +310,7 @@ async def test_what_neither_memory_nor_the_log_has_is_counted() -> None:
 @virtual
 async def test_what_is_finished_before_it_was_read_is_not_stored() -> None:
     world = keeping_world(3)
-    async with running(world) as coordinator:
-        member = await joined(world, coordinator)
+    async with one_member(world, max_poll_records=100) as (coordinator, member):
         (delivery,) = await member.take(3)
         actor = actor_of(coordinator, "orders")
         (chunk,) = actor.cache.after(0)
@@ -337,8 +329,7 @@ async def test_what_is_finished_before_it_was_read_is_not_stored() -> None:
 @virtual
 async def test_what_an_operator_finishes_has_none_any_more() -> None:
     world = keeping_world(5)
-    async with running(world) as coordinator:
-        member = await joined(world, coordinator)
+    async with one_member(world, max_poll_records=100) as (coordinator, member):
         (delivery,) = await member.take(5)
         await release(member, delivery)
         admin = Admin(coordinator, INFO)
@@ -359,8 +350,7 @@ async def test_what_an_operator_finishes_has_none_any_more() -> None:
 @virtual
 async def test_retention_that_passes_what_is_under_a_lock_finds_it_kept() -> None:
     world = keeping_world(4, record_lock_duration_ms="180000")
-    async with running(world) as coordinator:
-        member = await joined(world, coordinator)
+    async with one_member(world, max_poll_records=100) as (_, member):
         (delivery,) = await member.take(4)
         world.log.move_log_start("orders", 3)
         await until(lambda: kept(world) == [0, 1, 2], step_s=0.5)
@@ -377,8 +367,7 @@ async def test_retention_that_passes_what_is_under_a_lock_finds_it_kept() -> Non
 async def test_those_left_to_the_store_wait_below_the_log_start_if_they_are_kept() -> None:
     world = world_with(100)
     world.parking = ParkingLimits(kept=10, most=20, page=8, low=5, ahead_ms=500)
-    async with running(world) as coordinator:
-        member = await joined(world, coordinator)
+    async with one_member(world, max_poll_records=100) as (coordinator, member):
         (delivery,) = await member.take(100)
         key, (held,) = delivery.key, delivery.ranges
         admin = Admin(coordinator, INFO)
@@ -415,8 +404,7 @@ async def test_those_left_to_the_store_wait_below_the_log_start_if_they_are_kept
 @virtual
 async def test_a_cut_log_and_a_reset_take_them_along() -> None:
     world = keeping_world(10)
-    async with running(world) as coordinator:
-        member = await joined(world, coordinator)
+    async with one_member(world, max_poll_records=100) as (coordinator, member):
         (delivery,) = await member.take(10)
         await release(member, delivery)
         actor_of(coordinator, "orders").cache.clear()
@@ -434,8 +422,7 @@ async def test_a_cut_log_and_a_reset_take_them_along() -> None:
 @virtual
 async def test_a_topic_that_is_made_again_and_a_group_that_is_deleted_leave_nothing() -> None:
     world = keeping_world(3)
-    async with running(world) as coordinator:
-        member = await joined(world, coordinator)
+    async with one_member(world, max_poll_records=100) as (coordinator, member):
         (delivery,) = await member.take(3)
         await release(member, delivery)
         world.log.delete("orders")
@@ -459,7 +446,7 @@ async def test_a_letter_has_the_payload_that_only_the_store_has() -> None:
     world.dead_letters.topics["dead"] = []
     world.log.append("orders", 3, key=b"k", headers=HEADERS)
     first = await world.start()
-    member = await joined(world, first)
+    member = await joined(world, first, max_poll_records=100)
     (delivery,) = await member.take(3)
     await release(member, delivery)
     await forget(world, first, 3)
@@ -483,8 +470,7 @@ async def test_a_letter_has_the_payload_that_only_the_store_has() -> None:
 @virtual
 async def test_the_store_is_away_when_they_are_due() -> None:
     world = keeping_world(4)
-    async with running(world) as coordinator:
-        member = await joined(world, coordinator)
+    async with one_member(world, max_poll_records=100) as (coordinator, member):
         (delivery,) = await member.take(4)
         await release(member, delivery)
         await forget(world, coordinator, 4)
@@ -500,8 +486,7 @@ async def test_the_store_is_away_when_they_are_due() -> None:
 @virtual
 async def test_a_row_that_somebody_deleted_costs_its_record_alone() -> None:
     world = keeping_world(4)
-    async with running(world) as coordinator:
-        member = await joined(world, coordinator)
+    async with one_member(world, max_poll_records=100) as (coordinator, member):
         (delivery,) = await member.take(4)
         await release(member, delivery)
         await forget(world, coordinator, 4)
@@ -519,8 +504,7 @@ async def test_reads_of_the_store_are_bounded_by_bytes() -> None:
     world = keeping_world(0, any_values=True)
     size = kept_payloads.READ_BYTES_MAX // 4
     world.log.append("orders", 10, value=b"x" * size)
-    async with running(world) as coordinator:
-        member = await joined(world, coordinator)
+    async with one_member(world, max_poll_records=100) as (coordinator, member):
         deliveries = await member.take(10)
         for delivery in deliveries:
             await release(member, delivery)

@@ -25,10 +25,9 @@ from sharecoord.runtime.letters.lanes import SPANS_MAX, LaneSelection
 from sharecoord.runtime.partition.bounds import Bound
 from sharecoord.store.memory_database import MemoryPartition
 from sharecoord.store.memory_store import MemoryStore
-from sharecoord.testing.harness import FakeMember
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.admin.support import INFO
-from tests.unit.runtime.worlds import counts, now_s, offsets, until, world_with
+from tests.unit.runtime.worlds import counts, joined, now_s, offsets, one_member, until, world_with
 from tests.world import World, running
 
 ACCEPT, RELEASE, REJECT = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT
@@ -59,17 +58,10 @@ def lanes_of(world: World) -> list[tuple[PartitionKey, MemoryPartition]]:
     return [(part.row.key, part) for part in parts if part.row.key.lane]
 
 
-async def joined(world: World, coordinator: Coordinator, name: str = "m") -> FakeMember:
-    member = world.member(name)
-    await member.join(coordinator, "g", ("orders",), max_poll_records=100)
-    return member
-
-
 @virtual
 async def test_selected_letters_go_to_the_members_of_their_topic() -> None:
     world = lane_world()
-    async with running(world) as coordinator:
-        member = await joined(world, coordinator)
+    async with one_member(world, max_poll_records=100) as (coordinator, member):
         result = await coordinator.lanes.redrive(
             "g", [selection(world, (2, 4), (9, 9))], run_id="r1"
         )
@@ -87,8 +79,7 @@ async def test_selected_letters_go_to_the_members_of_their_topic() -> None:
 @virtual
 async def test_a_second_redrive_takes_nothing_unless_asked_to() -> None:
     world = lane_world()
-    async with running(world) as coordinator:
-        member = await joined(world, coordinator)
+    async with one_member(world, max_poll_records=100) as (coordinator, member):
         await coordinator.lanes.redrive("g", [selection(world, (0, 2))], run_id="r1")
         for delivery in await member.take(3):
             await member.settle(delivery, ACCEPT)
@@ -117,8 +108,7 @@ async def test_a_second_redrive_takes_nothing_unless_asked_to() -> None:
 @virtual
 async def test_discarded_letters_stay_away_unless_asked_for() -> None:
     world = lane_world()
-    async with running(world) as coordinator:
-        member = await joined(world, coordinator)
+    async with one_member(world, max_poll_records=100) as (coordinator, member):
         done = await coordinator.lanes.discard("g", [selection(world, (0, 4))], run_id="d")
         assert done.records == 5
         redriven = await coordinator.lanes.redrive("g", [selection(world, (3, 6))], run_id="r")
@@ -134,8 +124,7 @@ async def test_discarded_letters_stay_away_unless_asked_for() -> None:
 @virtual
 async def test_a_redrive_on_top_of_another_leaves_its_locks_alone() -> None:
     world = lane_world()
-    async with running(world) as coordinator:
-        member = await joined(world, coordinator)
+    async with one_member(world, max_poll_records=100) as (coordinator, member):
         await coordinator.lanes.redrive("g", [selection(world, (5, 9))], run_id="r1")
         held = await member.take(5)
         more = await coordinator.lanes.redrive(
@@ -152,8 +141,7 @@ async def test_a_redrive_on_top_of_another_leaves_its_locks_alone() -> None:
 @virtual
 async def test_nobody_else_gets_letters() -> None:
     world = lane_world(records=5)
-    async with running(world) as coordinator:
-        member = await joined(world, coordinator)
+    async with one_member(world, max_poll_records=100) as (coordinator, member):
         (plain,) = await member.take(5)
         others = {}
         for group, topics in (("h", ("orders",)), ("g", ("dead",)), ("k", ("dead",))):
@@ -172,8 +160,7 @@ async def test_nobody_else_gets_letters() -> None:
 @virtual
 async def test_a_rate_is_kept() -> None:
     world = lane_world(30)
-    async with running(world) as coordinator:
-        member = await joined(world, coordinator)
+    async with one_member(world, max_poll_records=100) as (coordinator, member):
         began_s = now_s()
         await coordinator.lanes.redrive("g", [selection(world, (0, 29))], run_id="r", rate_per_s=10)
         got = 0
@@ -206,8 +193,7 @@ async def test_what_fails_again_is_another_letter_of_the_same_record() -> None:
         "errors.deadletterqueue.topic.name": "dead",
         "errors.deadletterqueue.copy.record.enable": "true",
     }
-    async with running(world) as coordinator:
-        member = await joined(world, coordinator)
+    async with one_member(world, max_poll_records=100) as (coordinator, member):
         await coordinator.lanes.redrive("g", [selection(world, (7, 7))], run_id="r")
         (delivery,) = await member.take(1)
         await member.settle(delivery, REJECT)
@@ -229,8 +215,7 @@ async def test_what_fails_again_is_another_letter_of_the_same_record() -> None:
 @virtual
 async def test_letters_that_the_topic_has_no_more_are_finished() -> None:
     world = lane_world()
-    async with running(world) as coordinator:
-        member = await joined(world, coordinator)
+    async with one_member(world, max_poll_records=100) as (coordinator, member):
         world.log.compact("dead", [3])
         world.log.move_log_start("dead", 2)
         await coordinator.lanes.redrive("g", [selection(world, (0, 5))], run_id="r")
@@ -247,8 +232,7 @@ async def test_what_was_not_handed_out_can_be_taken_back() -> None:
     async with running(world) as coordinator:
         await coordinator.groups.open("g")
         await coordinator.lanes.redrive("g", [selection(world, (0, 9))], run_id="r")
-        member = world.member("m")
-        await member.join(coordinator, "g", ("orders",), max_poll_records=3, credit=3)
+        member = await joined(world, coordinator, max_poll_records=3, credit=3)
         (held,) = await member.take(3)
         assert await coordinator.lanes.withdraw("g", "dead") == 7
         await member.settle(held, ACCEPT)
@@ -267,7 +251,7 @@ async def test_a_topic_that_was_made_again_has_none_of_its_letters() -> None:
         world.log.create("dead")
         world.log.append("dead", 20)
         await coordinator.lanes.redrive("g", [former], run_id="r")
-        member = await joined(world, coordinator)
+        member = await joined(world, coordinator, max_poll_records=100)
         await coordinator.lanes.look()
         rows = [part.row for key, part in lanes_of(world)]
         assert [row.closed for row in rows] == [True]
@@ -298,7 +282,7 @@ async def test_a_lane_that_is_deleted_while_it_is_opened_is_not_made_again(
         assert lanes_of(world) == []
         assert ("g" in world.database.groups) != whole_group
         if not whole_group:
-            member = await joined(world, coordinator)
+            member = await joined(world, coordinator, max_poll_records=100)
             await asyncio.sleep(5)
             assert member.deliveries == []
 
@@ -317,7 +301,7 @@ async def test_a_lane_that_was_emptied_for_its_outbox_reads_no_letters() -> None
         part.clear(None)
         part.row = replace(part.row, stops_at=None)
         group.topic_found(LANE, TopicInfo(world.log.topic_id("dead"), (0,)))
-        member = await joined(world, coordinator)
+        member = await joined(world, coordinator, max_poll_records=100)
         await until(lambda: (LANE, 0) in group.partitions, step_s=0.01)
         await asyncio.sleep(5)
         world.log.append("dead", 5)
@@ -374,7 +358,7 @@ async def test_members_keep_locks_of_lanes_over_a_restart(
     """Also when the store does not answer at first."""
     world = lane_world()
     coordinator = await world.start()
-    member = await joined(world, coordinator)
+    member = await joined(world, coordinator, max_poll_records=100)
     await coordinator.lanes.redrive("g", [selection(world, (0, 3))], run_id="r")
     (delivery,) = await member.take(4)
     await world.kill(coordinator)

@@ -14,10 +14,18 @@ from sharecoord.runtime.partition.record_cache import RecordCache
 from sharecoord.testing.fake_log import FakeRecord, build_chunk
 from sharecoord.testing.harness import FakeMember
 from sharecoord.testing.virtual_time import virtual
-from tests.unit.runtime.worlds import counts, now_s, offsets, until, world_with
+from tests.unit.runtime.worlds import (
+    TOPICS,
+    at_work,
+    counts,
+    joined,
+    now_s,
+    offsets,
+    one_member,
+    until,
+    world_with,
+)
 from tests.world import actor_of, check_coordinator, running
-
-TOPICS = ("orders",)
 
 
 @virtual
@@ -25,9 +33,7 @@ async def test_holes_of_compaction_are_never_seen_and_block_nothing() -> None:
     world = world_with(100)
     holes = [0, 1, *range(20, 40), 50, 97, 98]
     world.log.compact("orders", holes)
-    async with running(world) as coordinator:
-        member = world.member("m")
-        await member.join(coordinator, "g", TOPICS, max_poll_records=7)
+    async with one_member(world, max_poll_records=7) as (_, member):
         seen: list[int] = []
         while len(seen) < 100 - len(holes):
             delivery = await member.next_delivery()
@@ -41,9 +47,7 @@ async def test_holes_of_compaction_are_never_seen_and_block_nothing() -> None:
 async def test_control_records_at_the_end_are_passed_over() -> None:
     world = world_with(10)
     world.log.skip("orders", 2)
-    async with running(world) as coordinator:
-        member = world.member("m")
-        await member.join(coordinator, "g", TOPICS, max_poll_records=50)
+    async with one_member(world, max_poll_records=50) as (_, member):
         await member.acknowledge((await member.take(10))[0])
         await asyncio.sleep(0.1)
         assert world.start_offset("g", "orders") == 12
@@ -60,9 +64,7 @@ async def test_read_committed_stops_at_open_and_skips_aborted_transactions() -> 
     world = world_with(10, isolation_level="read_committed")
     log = world.log.log("orders")
     log.stable_end = 4
-    async with running(world) as coordinator:
-        member = world.member("m")
-        await member.join(coordinator, "g", TOPICS, max_poll_records=50)
+    async with one_member(world, max_poll_records=50) as (_, member):
         (delivery,) = await member.take(4)
         await member.acknowledge(delivery)
         await asyncio.sleep(5)
@@ -80,9 +82,7 @@ async def test_read_committed_stops_at_open_and_skips_aborted_transactions() -> 
 @virtual
 async def test_everything_is_read_again_when_nothing_fits_in_memory() -> None:
     world = world_with(300, memory_bytes=1, partitions=2)
-    async with running(world) as coordinator:
-        member = world.member("m")
-        await member.join(coordinator, "g", TOPICS, max_poll_records=40)
+    async with one_member(world, max_poll_records=40) as (coordinator, member):
         async with asyncio.timeout(100):
             while world.ledger.confirmed() < 600:
                 delivery = await member.next_delivery()
@@ -100,8 +100,7 @@ async def test_everything_is_read_again_when_nothing_fits_in_memory() -> None:
 async def test_what_was_compacted_since_is_a_gap_for_the_redelivery() -> None:
     world = world_with(20)
     first = await world.start()
-    member = world.member("m")
-    await member.join(first, "g", TOPICS, max_poll_records=20)
+    member = await joined(world, first, max_poll_records=20)
     (delivery,) = await member.take(20)
     await member.acknowledge(delivery, AcknowledgeType.RELEASE, delay_ms=2_000, first=5)
     await world.kill(first)
@@ -123,8 +122,7 @@ async def test_a_held_record_that_was_compacted_is_archived_when_it_is_due() -> 
     """The payloads around it were read again while it was held, so its hole is known."""
     world = world_with(20)
     first = await world.start()
-    member = world.member("m")
-    await member.join(first, "g", TOPICS, max_poll_records=20)
+    member = await joined(world, first, max_poll_records=20)
     (delivery,) = await member.take(20)
     await world.kill(first)
     world.log.compact("orders", [10])
@@ -156,9 +154,7 @@ async def test_a_held_record_that_was_compacted_is_archived_when_it_is_due() -> 
 @virtual
 async def test_records_below_the_log_start_are_archived_and_counted() -> None:
     world = world_with(50)
-    async with running(world) as coordinator:
-        member = world.member("m")
-        await member.join(coordinator, "g", TOPICS, max_poll_records=100)
+    async with one_member(world, max_poll_records=100) as (coordinator, member):
         (delivery,) = await member.take(50)
         await member.acknowledge(delivery, AcknowledgeType.RELEASE, delay_ms=5_000, first=10)
         actor_of(coordinator, "orders").cache.clear()
@@ -176,9 +172,7 @@ async def test_records_below_the_log_start_are_archived_and_counted() -> None:
 @virtual
 async def test_a_log_start_beyond_the_position_goes_on_there() -> None:
     world = world_with(0)
-    async with running(world) as coordinator:
-        member = world.member("m")
-        await member.join(coordinator, "g", TOPICS, max_poll_records=50, credit=0)
+    async with one_member(world, max_poll_records=50, credit=0) as (_, member):
         await asyncio.sleep(1)
         world.log.set_down(down=True)
         world.log.append("orders", 50)
@@ -194,9 +188,7 @@ async def test_a_log_start_beyond_the_position_goes_on_there() -> None:
 @virtual
 async def test_partitions_that_are_added_start_at_zero() -> None:
     world = world_with(10, auto_offset_reset="latest")
-    async with running(world) as coordinator:
-        member = world.member("m")
-        await member.join(coordinator, "g", TOPICS, max_poll_records=50)
+    async with one_member(world, max_poll_records=50) as (_, member):
         await asyncio.sleep(1)
         world.log.create("orders", 3)
         world.log.append("orders", 5, partition=2)
@@ -212,8 +204,7 @@ async def test_added_partitions_start_at_zero_in_spite_of_a_crash() -> None:
     """The row is there, the start offset is not: it must not be resolved anew as `latest`."""
     world = world_with(10, auto_offset_reset="latest")
     first = await world.start()
-    member = world.member("m")
-    await member.join(first, "g", TOPICS)
+    member = await joined(world, first)
     await asyncio.sleep(1)
     world.log.create("orders", 3)
     caller = world.caller
@@ -256,17 +247,14 @@ async def _join_all_the_time(member: FakeMember, coordinator: Coordinator) -> No
 @virtual
 async def test_kafka_can_go_away_for_a_minute() -> None:
     world = world_with(500)
-    async with running(world) as coordinator:
-        member = world.member("m")
-        await member.join(coordinator, "g", TOPICS, max_poll_records=20)
-        working = asyncio.create_task(member.work(seconds_per_record=0.001))
-        await asyncio.sleep(0.05)
-        world.log.set_down(down=True)
-        await asyncio.sleep(60)
-        world.log.append("orders", 100)
-        world.log.set_down(down=False)
-        await asyncio.sleep(5)
-        working.cancel()
+    async with one_member(world, max_poll_records=20) as (coordinator, member):
+        async with at_work(member, seconds_per_record=0.001):
+            await asyncio.sleep(0.05)
+            world.log.set_down(down=True)
+            await asyncio.sleep(60)
+            world.log.append("orders", 100)
+            world.log.set_down(down=False)
+            await asyncio.sleep(5)
         assert world.ledger.confirmed() == 600
         assert coordinator.kafka_ok
 
@@ -274,9 +262,7 @@ async def test_kafka_can_go_away_for_a_minute() -> None:
 @virtual
 async def test_redelivery_waits_for_kafka_and_then_comes() -> None:
     world = world_with(10)
-    async with running(world) as coordinator:
-        member = world.member("m")
-        await member.join(coordinator, "g", TOPICS, max_poll_records=20)
+    async with one_member(world, max_poll_records=20) as (coordinator, member):
         (delivery,) = await member.take(10)
         actor_of(coordinator, "orders").cache.clear()
         world.log.set_down(down=True)
@@ -291,9 +277,7 @@ async def test_redelivery_waits_for_kafka_and_then_comes() -> None:
 @virtual
 async def test_a_re_read_that_breaks_is_tried_again() -> None:
     world = world_with(10)
-    async with running(world) as coordinator:
-        member = world.member("m")
-        await member.join(coordinator, "g", TOPICS, max_poll_records=20)
+    async with one_member(world, max_poll_records=20) as (coordinator, member):
         (delivery,) = await member.take(10)
         actor_of(coordinator, "orders").cache.clear()
         reread, broken = world.log.reread, True
@@ -315,9 +299,7 @@ async def test_a_re_read_that_breaks_is_tried_again() -> None:
 @virtual
 async def test_a_re_read_for_an_incarnation_that_is_gone_is_ignored() -> None:
     world = world_with(10)
-    async with running(world) as coordinator:
-        member = world.member("m")
-        await member.join(coordinator, "g", TOPICS, max_poll_records=20)
+    async with one_member(world, max_poll_records=20) as (coordinator, member):
         (delivery,) = await member.take(10)
         actor = actor_of(coordinator, "orders")
         actor.cache.clear()
@@ -347,9 +329,7 @@ async def test_reading_ahead_stops_and_goes_on(size: int) -> None:
     world = world_with(0)
     world.ledger = type(world.ledger)(values_are_offsets=False)
     world.log.append("orders", 3_000 if size > 100 else 90_000, value=b"x" * size)
-    async with running(world) as coordinator:
-        member = world.member("m")
-        await member.join(coordinator, "g", TOPICS, max_poll_records=500, credit=0)
+    async with one_member(world, max_poll_records=500, credit=0) as (coordinator, member):
         await asyncio.sleep(1)
         actor = actor_of(coordinator, "orders")
         ahead = actor.log.fresh.records
@@ -360,9 +340,8 @@ async def test_reading_ahead_stops_and_goes_on(size: int) -> None:
         assert actor.log.fresh.records == ahead
         member.joined_session.credit.records = 1 << 40
         member.joined_group.dispatcher.wake_all()
-        working = asyncio.create_task(member.work())
-        await asyncio.sleep(20)
-        working.cancel()
+        async with at_work(member):
+            await asyncio.sleep(20)
         assert world.start_offset("g", "orders") == world.log.log("orders").log_end
 
 

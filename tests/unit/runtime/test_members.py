@@ -18,10 +18,18 @@ from sharecoord.errors import (
 from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.testing.harness import FakeMember
 from sharecoord.testing.virtual_time import virtual
-from tests.unit.runtime.worlds import counts, now_s, offsets, until, world_with
+from tests.unit.runtime.worlds import (
+    TOPICS,
+    at_work,
+    counts,
+    joined,
+    now_s,
+    offsets,
+    one_member,
+    until,
+    world_with,
+)
 from tests.world import World, actor_of, running
-
-TOPICS = ("orders",)
 
 
 async def two(world: World, coordinator: Coordinator) -> tuple[FakeMember, FakeMember]:
@@ -36,13 +44,10 @@ async def two(world: World, coordinator: Coordinator) -> tuple[FakeMember, FakeM
 @virtual
 async def test_a_lock_that_ends_gives_its_records_to_another() -> None:
     world = world_with(10)
-    async with running(world) as coordinator:
-        one = world.member("one")
-        await one.join(coordinator, "g", TOPICS, max_poll_records=100)
+    async with one_member(world, "one", max_poll_records=100) as (coordinator, one):
         (mine,) = await one.take(10)
         start_s = now_s()
-        other = world.member("other")
-        await other.join(coordinator, "g", TOPICS, max_poll_records=100)
+        other = await joined(world, coordinator, "other", max_poll_records=100)
         one.joined_session.credit.records = 0
         (delivery,) = await other.take(10)
         assert offsets(delivery) == list(range(10))
@@ -55,12 +60,9 @@ async def test_a_lock_that_ends_gives_its_records_to_another() -> None:
 @virtual
 async def test_renewed_locks_go_on() -> None:
     world = world_with(10)
-    async with running(world) as coordinator:
-        one = world.member("one")
-        await one.join(coordinator, "g", TOPICS, max_poll_records=100)
+    async with one_member(world, "one", max_poll_records=100) as (coordinator, one):
         (mine,) = await one.take(10)
-        other = world.member("other")
-        await other.join(coordinator, "g", TOPICS, max_poll_records=100)
+        other = await joined(world, coordinator, "other", max_poll_records=100)
         one.joined_session.credit.records = 0
         for _ in range(4):
             await asyncio.sleep(20)
@@ -76,9 +78,7 @@ async def test_renewed_locks_go_on() -> None:
 @virtual
 async def test_a_release_with_a_delay_comes_back_on_time() -> None:
     world = world_with(3)
-    async with running(world) as coordinator:
-        member = world.member("m")
-        await member.join(coordinator, "g", TOPICS, max_poll_records=100)
+    async with one_member(world, max_poll_records=100) as (_, member):
         (delivery,) = await member.take(3)
         await member.acknowledge(delivery, AcknowledgeType.RELEASE, delay_ms=5_000, last=0)
         start_s = now_s()
@@ -93,9 +93,7 @@ async def test_backoff_doubles_up_to_its_limit() -> None:
     world = world_with(
         1, retry_backoff_ms="1000", retry_backoff_max_ms="3000", delivery_count_limit="6"
     )
-    async with running(world) as coordinator:
-        member = world.member("m")
-        await member.join(coordinator, "g", TOPICS)
+    async with one_member(world) as (_, member):
         waits: list[int] = []
         delivery = await member.next_delivery()
         for count in range(1, 6):
@@ -111,9 +109,7 @@ async def test_backoff_doubles_up_to_its_limit() -> None:
 @virtual
 async def test_no_record_goes_out_beyond_its_limit(how: str) -> None:
     world = world_with(5, delivery_count_limit="3")
-    async with running(world) as coordinator:
-        member = world.member("m")
-        await member.join(coordinator, "g", TOPICS, max_poll_records=100)
+    async with one_member(world, max_poll_records=100) as (coordinator, member):
         seen: list[int] = []
         while len(seen) < (5 if how == "reject" else 15):
             delivery = await member.next_delivery()
@@ -181,9 +177,7 @@ async def test_a_broken_stream_keeps_its_locks_until_the_session_ends() -> None:
 @virtual
 async def test_who_comes_back_in_time_goes_on() -> None:
     world = world_with(10, record_lock_duration_ms="60000")
-    async with running(world) as coordinator:
-        one = world.member("one")
-        await one.join(coordinator, "g", TOPICS, max_poll_records=100)
+    async with one_member(world, "one", max_poll_records=100) as (coordinator, one):
         (mine,) = await one.take(10)
         one.disconnect()
         await asyncio.sleep(40)
@@ -196,9 +190,7 @@ async def test_who_comes_back_in_time_goes_on() -> None:
 @virtual
 async def test_a_second_join_of_a_member_fences_the_older_stream() -> None:
     world = world_with(10)
-    async with running(world) as coordinator:
-        one = world.member("one")
-        await one.join(coordinator, "g", TOPICS, max_poll_records=4)
+    async with one_member(world, "one", max_poll_records=4) as (coordinator, one):
         (mine,) = await one.take(4)
         twin = FakeMember("one", world.ledger)
         old_session = one.joined_session
@@ -222,9 +214,7 @@ async def test_a_second_join_of_a_member_fences_the_older_stream() -> None:
 async def test_a_join_that_is_overtaken_compares_nothing() -> None:
     """Its book is older than what the newer stream holds by then."""
     world = world_with(10)
-    async with running(world) as coordinator:
-        one = world.member("one")
-        await one.join(coordinator, "g", TOPICS, max_poll_records=10)
+    async with one_member(world, "one", max_poll_records=10) as (coordinator, one):
         (mine,) = await one.take(10)
         world.log.create("late", 1)
         found = await world.log.describe(["late"])
@@ -246,9 +236,7 @@ async def test_a_join_that_is_overtaken_compares_nothing() -> None:
 @virtual
 async def test_a_lock_book_settles_both_ways() -> None:
     world = world_with(10)
-    async with running(world) as coordinator:
-        one = world.member("one")
-        await one.join(coordinator, "g", TOPICS, max_poll_records=10)
+    async with one_member(world, "one", max_poll_records=10) as (coordinator, one):
         (mine,) = await one.take(10)
         token, key = mine.ranges[0].lock_token, mine.key
         one.disconnect()
@@ -276,8 +264,7 @@ async def test_a_lock_book_settles_both_ways() -> None:
 async def test_nothing_is_lost_from_a_book_while_kafka_is_away() -> None:
     world = world_with(10)
     first = await world.start()
-    one = world.member("one")
-    await one.join(first, "g", TOPICS, max_poll_records=10)
+    one = await joined(world, first, "one", max_poll_records=10)
     (mine,) = await one.take(10)
     await world.kill(first)
     world.log.set_down(down=True)
@@ -295,14 +282,14 @@ async def test_nothing_is_lost_from_a_book_while_kafka_is_away() -> None:
 @virtual
 async def test_who_does_not_poll_is_removed() -> None:
     world = world_with(10, record_lock_duration_ms="60000")
-    async with running(world) as coordinator:
-        one = world.member("one")
-        await one.join(coordinator, "g", TOPICS, max_poll_records=100, max_poll_interval_ms=20_000)
+    async with one_member(world, "one", max_poll_records=100, max_poll_interval_ms=20_000) as (
+        coordinator,
+        one,
+    ):
         await one.take(10)
         await asyncio.sleep(15)
         coordinator.groups["g"].polled(one.joined_session)
-        other = world.member("other")
-        await other.join(coordinator, "g", TOPICS, max_poll_records=100)
+        other = await joined(world, coordinator, "other", max_poll_records=100)
         await asyncio.sleep(19.9)
         assert not one.ended
         (delivery,) = await other.take(10)
@@ -413,9 +400,7 @@ async def test_topics_follow_the_subscription() -> None:
     world = world_with(10)
     world.log.create("payments")
     world.log.append("payments", 10)
-    async with running(world) as coordinator:
-        member = world.member("m")
-        await member.join(coordinator, "g", TOPICS, max_poll_records=100)
+    async with one_member(world, max_poll_records=100) as (coordinator, member):
         await member.acknowledge((await member.take(10))[0])
         member.joined_group.subscribe(member.joined_session, ["payments"])
         coordinator.groups.subscription_changed(member.joined_group, member.joined_session)
@@ -430,9 +415,7 @@ async def test_topics_follow_the_subscription() -> None:
 @virtual
 async def test_paused_partitions_deliver_nothing_until_they_are_resumed() -> None:
     world = world_with(10, partitions=2)
-    async with running(world) as coordinator:
-        member = world.member("m")
-        await member.join(coordinator, "g", TOPICS, max_poll_records=100, credit=0)
+    async with one_member(world, max_poll_records=100, credit=0) as (_, member):
         member.joined_session.paused = frozenset({("orders", 1)})
         member.joined_session.credit.records = 1_000
         member.joined_group.dispatcher.wake_all()
@@ -449,9 +432,7 @@ async def test_paused_partitions_deliver_nothing_until_they_are_resumed() -> Non
 @virtual
 async def test_records_stop_at_the_credit() -> None:
     world = world_with(1_000)
-    async with running(world) as coordinator:
-        member = world.member("m")
-        await member.join(coordinator, "g", TOPICS, max_poll_records=500, credit=30)
+    async with one_member(world, max_poll_records=500, credit=30) as (_, member):
         assert offsets(*await member.take(30)) == list(range(30))
         await asyncio.sleep(10)
         assert not member.deliveries
@@ -466,10 +447,10 @@ async def test_records_stop_at_the_credit() -> None:
 async def test_bytes_stop_at_the_credit() -> None:
     """A batch may exceed it, nothing comes beyond."""
     world = world_with(1_000)
-    async with running(world) as coordinator:
-        member = world.member("m")
-        await member.join(coordinator, "g", TOPICS, max_poll_records=10, credit_bytes=5_000)
-        working = asyncio.create_task(member.work())
+    async with (
+        one_member(world, max_poll_records=10, credit_bytes=5_000) as (_, member),
+        at_work(member),
+    ):
         await asyncio.sleep(10)
         session = member.joined_session
         assert 5_000 <= session.credit.delivered_bytes < 5_000 + 10 * 110
@@ -479,7 +460,6 @@ async def test_bytes_stop_at_the_credit() -> None:
         await asyncio.sleep(10)
         assert member.received > seen
         assert 10_000 <= session.credit.delivered_bytes < 10_000 + 10 * 110
-        working.cancel()
 
 
 @virtual
@@ -490,9 +470,8 @@ async def test_a_stream_that_is_not_read_gets_nothing_more() -> None:
         one.unsent_bytes = coordinator.context.limits.memory.stream_unsent_max_bytes + 1
         await one.join(coordinator, "g", TOPICS, max_poll_records=10)
         await other.join(coordinator, "g", TOPICS, max_poll_records=10)
-        working = asyncio.create_task(other.work())
-        await asyncio.sleep(1)
-        working.cancel()
+        async with at_work(other):
+            await asyncio.sleep(1)
         assert other.received == 100
         assert not one.received
 
@@ -546,9 +525,7 @@ async def test_wrong_acknowledgements_change_nothing() -> None:
 @virtual
 async def test_an_acknowledgement_that_is_repeated_is_answered() -> None:
     world = world_with(10)
-    async with running(world) as coordinator:
-        member = world.member("m")
-        await member.join(coordinator, "g", TOPICS, max_poll_records=100)
+    async with one_member(world, max_poll_records=100) as (_, member):
         (delivery,) = await member.take(10)
         assert not (await member.acknowledge(delivery, first=5)).exceptions
         again = await member.acknowledge(delivery, first=5)

@@ -29,7 +29,7 @@ from tests.unit.runtime.small_memory import (
     total_now,
     world_of,
 )
-from tests.unit.runtime.worlds import offsets, until
+from tests.unit.runtime.worlds import joined, offsets, until
 from tests.world import World, actor_of
 
 __all__ = ["small_reads"]
@@ -37,8 +37,7 @@ __all__ = ["small_reads"]
 
 async def accept_all(world: World, coordinator: Coordinator, count: int) -> list[int]:
     """A member that accepts everything; returns the offsets in order of arrival."""
-    member = world.member("worker")
-    await member.join(coordinator, "g", TOPICS, max_poll_records=20)
+    member = await joined(world, coordinator, "worker", max_poll_records=20)
     seen: list[int] = []
     while len(seen) < count:
         delivery = await member.next_delivery(timeout_s=600)
@@ -54,8 +53,7 @@ async def accept_all(world: World, coordinator: Coordinator, count: int) -> list
 async def test_the_largest_stops_reading_and_the_others_go_on() -> None:
     world = world_of(3_000, 120)
     async with limited(world, MemoryLimits(LIMIT_BYTES)) as coordinator:
-        idle = world.member("idle")
-        await idle.join(coordinator, "g", TOPICS, credit=0)
+        await joined(world, coordinator, "idle", credit=0)
         watch = coordinator.memory
         await until(lambda: level_of(coordinator) is MemoryLevel.READS_STOPPED, step_s=0.01)
         large, small = actor_of(coordinator, "orders", 0), actor_of(coordinator, "orders", 1)
@@ -74,8 +72,7 @@ async def test_the_largest_stops_reading_and_the_others_go_on() -> None:
 async def test_half_way_to_the_next_mark_nobody_reads() -> None:
     world = world_of(400, 400, 400, 400)
     async with limited(world, MemoryLimits(LIMIT_BYTES)) as coordinator:
-        member = world.member("idle")
-        await member.join(coordinator, "g", TOPICS, credit=0)
+        member = await joined(world, coordinator, "idle", credit=0)
         await asyncio.sleep(2)
         member.unsent_bytes = int(0.89 * LIMIT_BYTES) - total_now(coordinator)
         coordinator.memory.look()
@@ -113,8 +110,7 @@ async def test_a_limit_in_force_is_said_once_and_does_not_flap() -> None:
     world = world_of(3_000)
     with structlog.testing.capture_logs() as lines:
         async with limited(world, MemoryLimits(LIMIT_BYTES)) as coordinator:
-            member = world.member("m")
-            await member.join(coordinator, "g", TOPICS, credit=0)
+            member = await joined(world, coordinator, credit=0)
             await until(lambda: level_of(coordinator) is MemoryLevel.READS_STOPPED, step_s=0.01)
             actor = actor_of(coordinator, "orders")
             over = total_now(coordinator) - int(0.80 * LIMIT_BYTES)
@@ -145,8 +141,7 @@ async def test_a_limit_in_force_is_said_once_and_does_not_flap() -> None:
 async def test_cached_payloads_go_before_reading_stops() -> None:
     world = world_of(300)
     async with limited(world, MemoryLimits(LIMIT_BYTES)) as coordinator:
-        member = world.member("m")
-        await member.join(coordinator, "g", TOPICS, max_poll_records=900)
+        member = await joined(world, coordinator, max_poll_records=900)
         held = await member.take(300)
         actor = actor_of(coordinator, "orders")
         assert actor.cache.size_bytes == 300 * RECORD_BYTES
@@ -218,8 +213,7 @@ async def test_ranges_alone_over_the_limit_still_get_free_by_acknowledgements() 
         assert actor.partition is not None
         assert actor.partition.window.due >= 50
         assert level_of(coordinator) is MemoryLevel.ACQUIRING_STOPPED
-        other = world.member("other")
-        await other.join(coordinator, "g", TOPICS, max_poll_records=10)
+        other = await joined(world, coordinator, "other", max_poll_records=10)
         seen: list[int] = []
         while world.start_offset("g", "orders") < 200:
             delivery = await other.next_delivery(timeout_s=60)
@@ -234,8 +228,7 @@ async def test_ranges_alone_over_the_limit_still_get_free_by_acknowledgements() 
 async def test_read_ahead_goes_before_acquiring_stops_and_is_read_again() -> None:
     world = world_of(600, 100)
     async with limited(world, MemoryLimits(LIMIT_BYTES)) as coordinator:
-        slow = world.member("slow")
-        await slow.join(coordinator, "g", TOPICS, credit=0)
+        slow = await joined(world, coordinator, "slow", credit=0)
         await until(
             lambda: coordinator.context.budget.used_bytes == 700 * RECORD_BYTES, step_s=0.01
         )
@@ -305,8 +298,7 @@ async def test_all_parts_are_counted_and_shown() -> None:
     world = world_of(300, ordering="key")
     world.log.append("orders", 50, key=b"k")
     async with limited(world, MemoryLimits(LIMIT_BYTES)) as coordinator:
-        member = world.member("m")
-        await member.join(coordinator, "g", TOPICS, max_poll_records=350)
+        member = await joined(world, coordinator, max_poll_records=350)
         (*_, last) = await member.take(350)
         member.unsent_bytes = 777
         coordinator.memory.look()
@@ -348,8 +340,7 @@ async def short_in_view(coordinator: Coordinator) -> str:
 async def test_a_commit_under_way_is_counted_until_it_is_done() -> None:
     world = world_of(100)
     async with limited(world, MemoryLimits(LIMIT_BYTES)) as coordinator:
-        member = world.member("m")
-        await member.join(coordinator, "g", TOPICS, credit=0, max_poll_records=100)
+        member = await joined(world, coordinator, credit=0, max_poll_records=100)
         await until(
             lambda: coordinator.context.budget.used_bytes == 100 * RECORD_BYTES, step_s=0.01
         )

@@ -29,7 +29,7 @@ from tests.unit.runtime.small_memory import (
     total_now,
     world_of,
 )
-from tests.unit.runtime.worlds import now_s, offsets, until
+from tests.unit.runtime.worlds import joined, now_s, offsets, until
 from tests.world import World, actor_of
 
 __all__ = ["small_reads"]
@@ -238,8 +238,7 @@ async def test_a_stream_that_is_not_read_is_ended_and_its_locks_stay() -> None:
         assert used_in_all(coordinator) >= 20_000
         deaf.unsent_bytes = 0
         assert used_in_all(coordinator) < 20_000 + LIMIT_BYTES // 10
-        other = world.member("other")
-        await other.join(coordinator, "g", TOPICS, max_poll_records=20)
+        other = await joined(world, coordinator, "other", max_poll_records=20)
         again = await other.take(20, timeout_s=60)
         assert offsets(*again) == offsets(held)
         for delivery in again:

@@ -19,10 +19,9 @@ from sharecoord.testing.harness import FakeMember
 from sharecoord.testing.ledger import Ledger
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.fleets import Fleet, admin_of, fleet_of
-from tests.unit.runtime.worlds import offsets, until, world_with
+from tests.unit.runtime.worlds import TOPICS, joined, offsets, one_member, until, world_with
 from tests.world import World, actor_of, running
 
-TOPICS = ("orders",)
 LOCK_S = 30
 RELEASE = AcknowledgeType.RELEASE
 
@@ -152,9 +151,7 @@ async def test_whoever_ends_locks_their_holder_is_told(
 @virtual
 async def test_what_a_member_said_itself_is_not_taken_back() -> None:
     world = keyed(4)
-    async with running(world) as coordinator:
-        member = world.member("m")
-        await member.join(coordinator, "g", TOPICS, max_poll_records=4)
+    async with one_member(world, max_poll_records=4) as (coordinator, member):
         (delivery,) = await member.take(4)
         await member.acknowledge(delivery, last=1)
         await member.acknowledge(delivery, AcknowledgeType.REJECT, first=2, last=2)
@@ -168,9 +165,7 @@ async def test_what_a_member_said_itself_is_not_taken_back() -> None:
 @virtual
 async def test_a_deleted_topic_takes_its_locks_with_it() -> None:
     world = world_with(10)
-    async with running(world) as coordinator:
-        member = world.member("m")
-        await member.join(coordinator, "g", TOPICS, max_poll_records=10)
+    async with one_member(world, max_poll_records=10) as (coordinator, member):
         await member.take(10)
         world.log.delete("orders")
         await coordinator.groups["g"].topic_gone("orders")
@@ -179,6 +174,9 @@ async def test_a_deleted_topic_takes_its_locks_with_it() -> None:
 
 async def fleet_member(fleet: Fleet, world: World) -> tuple[Listener, Delivery, str]:
     """A member at one coordinator with records of another, and that one's name."""
+    scout = await joined(world, fleet.all["a"], "scout", credit=0)
+    await until(lambda: any(fleet.owned().values()), step_s=0.1)
+    scout.leave()
     owner = next(name for name, places in fleet.owned().items() if places)
     gateway = next(name for name in fleet.all if name != owner)
     member = Listener("m", world)
@@ -191,10 +189,6 @@ async def fleet_member(fleet: Fleet, world: World) -> tuple[Listener, Delivery, 
 async def test_an_owner_tells_through_the_gateway_in_order() -> None:
     world = keyed(5)
     async with fleet_of(world, "a", "b") as fleet:
-        scout = world.member("scout")
-        await scout.join(fleet.all["a"], "g", TOPICS, credit=0)
-        await until(lambda: any(fleet.owned().values()), step_s=0.1)
-        scout.leave()
         member, delivery, _ = await fleet_member(fleet, world)
         await member.acknowledge(delivery, RELEASE, last=0)
         assert member.heard[1:3] == ["CHAIN_BROKE 1..4", "answer"]
@@ -207,10 +201,6 @@ async def test_an_owner_tells_through_the_gateway_in_order() -> None:
 async def test_a_next_owner_tells_what_the_former_one_did_not() -> None:
     world = keyed(5)
     async with fleet_of(world, "a", "b") as fleet:
-        scout = world.member("scout")
-        await scout.join(fleet.all["a"], "g", TOPICS, credit=0)
-        await until(lambda: any(fleet.owned().values()), step_s=0.1)
-        scout.leave()
         member, delivery, owner = await fleet_member(fleet, world)
         # It ends the lock of the first, dies, and nobody hears of it.
         actor = actor_of(fleet.all[owner], "orders")

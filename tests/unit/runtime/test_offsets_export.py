@@ -30,10 +30,9 @@ from sharecoord.runtime.group.offsets_export import (
 )
 from sharecoord.testing.harness import FakeMember
 from sharecoord.testing.virtual_time import virtual
-from tests.unit.runtime.worlds import now_s, until, world_with
+from tests.unit.runtime.worlds import TOPICS, joined, now_s, until, world_with
 from tests.world import World, actor_of
 
-TOPICS = ("orders",)
 SETTING = "share.offsets.export.group"
 NAME = "sharecoord.g"
 PLACE = ("orders", 0)
@@ -120,6 +119,15 @@ async def member_of(world: World, coordinator: Coordinator, group: str = "g") ->
     return member
 
 
+@asynccontextmanager
+async def exporting_to(
+    kafka: FakeGroups, world: World
+) -> AsyncIterator[tuple[Coordinator, FakeMember]]:
+    """The same with a member of group `g`."""
+    async with exporting(world, kafka) as coordinator:
+        yield coordinator, await member_of(world, coordinator)
+
+
 def admin(coordinator: Coordinator) -> Admin:
     return Admin(coordinator, CoordinatorInfo("test", "", "", "memory:"))
 
@@ -141,8 +149,7 @@ def said(logs: list[Any], event: str) -> list[Any]:
 @virtual
 async def test_the_offset_gives_the_lag_and_the_metadata_the_start() -> None:
     world, kafka = exported(100), FakeGroups()
-    async with exporting(world, kafka) as coordinator:
-        member = await member_of(world, coordinator)
+    async with exporting_to(kafka, world) as (coordinator, member):
         delivery = await member.next_delivery()
         await member.acknowledge(delivery, first=2, last=4)
         await asyncio.sleep(ROUND_S)
@@ -158,8 +165,7 @@ async def test_the_offset_gives_the_lag_and_the_metadata_the_start() -> None:
 @virtual
 async def test_without_the_setting_kafka_is_not_asked() -> None:
     world, kafka = world_with(100), FakeGroups()
-    async with exporting(world, kafka) as coordinator:
-        member = await member_of(world, coordinator)
+    async with exporting_to(kafka, world) as (coordinator, member):
         await member.settle(await member.next_delivery())
         await asyncio.sleep(2 * LOOK_S)
         assert (kafka.reads_s, kafka.writes) == ([], [])
@@ -169,8 +175,7 @@ async def test_without_the_setting_kafka_is_not_asked() -> None:
 @virtual
 async def test_nothing_goes_out_before_it_is_durable() -> None:
     world, kafka = exported(100), FakeGroups()
-    async with exporting(world, kafka) as coordinator:
-        member = await member_of(world, coordinator)
+    async with exporting_to(kafka, world) as (coordinator, member):
         delivery = await member.next_delivery()
         await until(lambda: kafka.offset() == 0, step_s=0.1)
         world.caller.delay_s = 3 * ROUND_S
@@ -189,8 +194,7 @@ async def test_nothing_goes_out_before_it_is_durable() -> None:
 @virtual
 async def test_what_a_reset_made_void_is_not_written() -> None:
     world, kafka = exported(100), FakeGroups()
-    async with exporting(world, kafka) as coordinator:
-        member = await member_of(world, coordinator)
+    async with exporting_to(kafka, world) as (coordinator, member):
         delivery = await member.next_delivery()
         await until(lambda: kafka.offset() == 0, step_s=0.1)
         world.caller.delay_s = 3 * ROUND_S
@@ -232,8 +236,7 @@ async def test_only_what_changed_is_written_and_all_again_each_day(
     monkeypatch.setattr(offsets_export, "EXPORT_AGAIN_S", 600.0)
     world = exported(10, partitions=2)
     kafka = FakeGroups()
-    async with exporting(world, kafka) as coordinator:
-        member = await member_of(world, coordinator)
+    async with exporting_to(kafka, world) as (_, member):
         delivery = await member.next_delivery()
         await asyncio.sleep(ROUND_S)
         await member.acknowledge(delivery)
@@ -250,8 +253,7 @@ async def test_requests_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(offsets_export, "WRITE_PARTITIONS_MAX", 2)
     world, kafka = exported(1, partitions=5), FakeGroups()
     async with exporting(world, kafka) as coordinator:
-        member = world.member("m")
-        await member.join(coordinator, "g", TOPICS, credit=0)
+        await joined(world, coordinator, credit=0)
         await asyncio.sleep(ROUND_S)
         assert [len(written) for _, _, written in kafka.writes] == [2, 2, 1]
         assert sorted(kafka.groups[NAME]) == [("orders", p) for p in range(5)]
@@ -279,8 +281,7 @@ async def test_a_name_of_others_is_refused_until_it_is_free(
         mark = 'sharecoord spso=7 group="other"' if hinders == "another share group" else ""
         kafka.groups[NAME] = {("bills", 3): CommittedOffset(7, mark)}
     with structlog.testing.capture_logs() as logs:
-        async with exporting(world, kafka) as coordinator:
-            member = await member_of(world, coordinator)
+        async with exporting_to(kafka, world) as (coordinator, member):
             await member.settle(await member.next_delivery())
             await asyncio.sleep(2 * LOOK_S)
             assert kafka.writes == []
@@ -302,8 +303,7 @@ async def test_a_name_of_others_is_refused_until_it_is_free(
 @virtual
 async def test_a_name_that_others_take_later_is_left_to_them() -> None:
     world, kafka = exported(100), FakeGroups()
-    async with exporting(world, kafka) as coordinator:
-        member = await member_of(world, coordinator)
+    async with exporting_to(kafka, world) as (coordinator, member):
         await until(lambda: kafka.offset() == 0, step_s=0.1)
         kafka.groups[NAME][PLACE] = CommittedOffset(77, "")
         await asyncio.sleep(LOOK_S)
@@ -330,8 +330,7 @@ async def test_a_kafka_that_is_away_is_asked_less_and_less_and_delivery_goes_on(
     world, kafka = exported(100), FakeGroups()
     kafka.down = True
     with structlog.testing.capture_logs() as logs:
-        async with exporting(world, kafka) as coordinator:
-            member = await member_of(world, coordinator)
+        async with exporting_to(kafka, world) as (coordinator, member):
             for _ in range(10):
                 await member.settle(await member.next_delivery())
             await asyncio.sleep(300)
@@ -354,8 +353,7 @@ async def test_a_kafka_that_is_away_is_asked_less_and_less_and_delivery_goes_on(
 @virtual
 async def test_another_name_is_used_at_once_and_none_leaves_what_is_there() -> None:
     world, kafka = exported(100), FakeGroups()
-    async with exporting(world, kafka) as coordinator:
-        member = await member_of(world, coordinator)
+    async with exporting_to(kafka, world) as (coordinator, member):
         await until(lambda: kafka.offset() == 0, step_s=0.1)
         await admin(coordinator).alter_group_configs("g", {SETTING: "other"}, [])
         await member.settle(await member.next_delivery())
@@ -383,8 +381,7 @@ async def test_a_name_that_is_changed_under_way_gets_nothing() -> None:
 @virtual
 async def test_after_a_write_without_an_answer_the_name_is_looked_at_again() -> None:
     world, kafka = exported(100), FakeGroups()
-    async with exporting(world, kafka) as coordinator:
-        member = await member_of(world, coordinator)
+    async with exporting_to(kafka, world) as (coordinator, member):
         await until(lambda: kafka.offset() == 0, step_s=0.1)
         assert len(kafka.reads_s) == 1
         kafka.down = True
@@ -401,8 +398,7 @@ async def test_what_is_missing_in_kafka_is_written_anew() -> None:
     world, kafka = exported(100, partitions=2), FakeGroups()
     kafka.unknown.add(("orders", 1))
     async with exporting(world, kafka) as coordinator:
-        member = world.member("m")
-        await member.join(coordinator, "g", TOPICS, credit=0)
+        await joined(world, coordinator, credit=0)
         await asyncio.sleep(2 * ROUND_S)
         assert list(kafka.groups[NAME]) == [PLACE]
         # A partition that Kafka did not know yet.
@@ -426,8 +422,7 @@ async def test_what_is_missing_in_kafka_is_written_anew() -> None:
 @virtual
 async def test_the_next_coordinator_goes_on_under_the_same_name() -> None:
     world, kafka = exported(100), FakeGroups()
-    async with exporting(world, kafka) as coordinator:
-        member = await member_of(world, coordinator)
+    async with exporting_to(kafka, world) as (_, member):
         await member.settle(await member.next_delivery())
         await until(lambda: kafka.offset() == 10, step_s=0.1)
     async with exporting(world, kafka) as coordinator:
@@ -439,8 +434,7 @@ async def test_the_next_coordinator_goes_on_under_the_same_name() -> None:
 @virtual
 async def test_a_deleted_group_is_exported_no_more() -> None:
     world, kafka = exported(100), FakeGroups()
-    async with exporting(world, kafka) as coordinator:
-        member = await member_of(world, coordinator)
+    async with exporting_to(kafka, world) as (coordinator, member):
         await until(lambda: kafka.offset() == 0, step_s=0.1)
         member.leave()
         assert await admin(coordinator).delete_groups(["g"]) == {"g": None}

@@ -16,14 +16,13 @@ from tests.unit.runtime.test_dead_letters import (
     INFO,
     NAME,
     arrived,
-    joined,
     letters_world,
     offsets_of,
     outbox,
     reject,
     text,
 )
-from tests.unit.runtime.worlds import until
+from tests.unit.runtime.worlds import joined, until
 from tests.world import World, running
 
 LETTERS = 10
@@ -32,7 +31,7 @@ LETTERS = 10
 async def waiting(world: World, coordinator: Coordinator, *, forget: bool = False) -> None:
     """Letters that wait for a cluster that is down, of a group without members."""
     world.dead_letters.down = True
-    member = await joined(world, coordinator)
+    member = await joined(world, coordinator, max_poll_records=100)
     (delivery,) = await member.take(LETTERS)
     if forget:
         world.log.set_down(down=True)
@@ -104,7 +103,7 @@ async def test_of_a_topic_that_was_made_again() -> None:
         world.log.delete("orders")
         world.log.create("orders", 1)
         world.log.append("orders", 3)
-        member = await joined(world, coordinator)
+        member = await joined(world, coordinator, max_poll_records=100)
         (delivery,) = await member.take(3)
         await member.settle(delivery)
         world.dead_letters.down = False
@@ -151,7 +150,7 @@ async def test_a_group_that_is_made_again_takes_them_over(after_s: float, once: 
         world.dead_letters.down = False
         await asyncio.sleep(after_s)
         world.ledger.reset(world.partition("g", "orders"))
-        member = await joined(world, coordinator)
+        member = await joined(world, coordinator, max_poll_records=100)
         for delivery in await member.take(LETTERS):
             await member.settle(delivery)
         await until(lambda: not outbox(world), step_s=0.1)

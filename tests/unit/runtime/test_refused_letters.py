@@ -18,13 +18,12 @@ from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.test_dead_letters import (
     INFO,
     arrived,
-    joined,
     letters_world,
     offsets_of,
     outbox,
     reject,
 )
-from tests.unit.runtime.worlds import until
+from tests.unit.runtime.worlds import joined, until
 from tests.world import World, actor_of, running
 
 LETTERS = 10
@@ -65,7 +64,7 @@ async def described(coordinator: Coordinator) -> tuple[int, str]:
 
 
 async def all_rejected(world: World, coordinator: Coordinator) -> None:
-    member = await joined(world, coordinator)
+    member = await joined(world, coordinator, max_poll_records=100)
     for delivery in await member.take(LETTERS):
         await reject(member, delivery)
 

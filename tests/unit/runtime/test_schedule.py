@@ -10,10 +10,9 @@ from sharecoord.core.dispatch.schedule import DELAY_HEADER, DELIVER_AT_HEADER
 from sharecoord.runtime.kernel.context import ParkingLimits
 from sharecoord.testing.harness import STORE_EPOCH_MS
 from sharecoord.testing.virtual_time import virtual
-from tests.unit.runtime.worlds import counts, now_s, offsets, world_with
-from tests.world import World, actor_of, running
+from tests.unit.runtime.worlds import TOPICS, counts, joined, now_s, offsets, one_member, world_with
+from tests.world import World, actor_of
 
-TOPICS = ("orders",)
 EXACT_S = 0.05
 
 
@@ -30,9 +29,7 @@ async def test_it_comes_in_time_and_others_do_not_wait_for_it() -> None:
     world.log.append("orders", 3)
     schedule(world, 20)
     world.log.append("orders", 1)
-    async with running(world) as coordinator:
-        member = world.member("m")
-        await member.join(coordinator, "g", TOPICS, max_poll_records=10)
+    async with one_member(world, max_poll_records=10) as (_, member):
         now = await member.take(7)
         assert sorted(offsets(*now)) == [0, 1, 2, 5, 6, 7, 9]
         assert now_s() < 1
@@ -56,9 +53,7 @@ async def test_a_delay_counts_from_the_records_own_time() -> None:
     world.log.append("orders", headers=[(DELAY_HEADER, b"60000")])
     ahead_ms = STORE_EPOCH_MS + 5_000 - 1_001
     world.log.append("orders", headers=[(DELAY_HEADER, str(ahead_ms).encode())])
-    async with running(world) as coordinator:
-        member = world.member("m")
-        await member.join(coordinator, "g", TOPICS, max_poll_records=10)
+    async with one_member(world, max_poll_records=10) as (_, member):
         # Its minute was over long ago.
         (first,) = await member.take(1)
         assert (offsets(first), now_s() < 1) == ([0], True)
@@ -79,8 +74,7 @@ async def test_thousands_wait_in_the_store_and_survive_their_owner(kill: bool) -
         schedule(world, at_s)
     world.log.append("orders", 1)
     coordinator = await world.start()
-    member = world.member("m")
-    await member.join(coordinator, "g", TOPICS, max_poll_records=100)
+    member = await joined(world, coordinator, max_poll_records=100)
     (now,) = await member.take(1)
     assert offsets(now) == [3_000]
     await member.settle(now)
@@ -112,9 +106,7 @@ async def test_in_key_order_it_holds_back_its_own_key_alone() -> None:
     schedule(world, 10, key=b"a")
     world.log.append("orders", 2, key=b"a")
     world.log.append("orders", 2, key=b"b")
-    async with running(world) as coordinator:
-        member = world.member("m")
-        await member.join(coordinator, "g", TOPICS, max_poll_records=10)
+    async with one_member(world, max_poll_records=10) as (_, member):
         now = await member.take(2)
         assert sorted(offsets(*now)) == [3, 4]
         assert now_s() < 1
@@ -132,9 +124,7 @@ async def test_what_can_not_be_used_is_delivered_at_once() -> None:
     world = world_with(0)
     for value in (b"soon", b"-1", None, str(10**17).encode()):
         world.log.append("orders", headers=[(DELIVER_AT_HEADER, value), (DELAY_HEADER, value)])
-    async with running(world) as coordinator:
-        member = world.member("m")
-        await member.join(coordinator, "g", TOPICS, max_poll_records=10)
+    async with one_member(world, max_poll_records=10) as (_, member):
         found = await member.take(4)
         assert now_s() < 1
         for delivery in found:

@@ -15,12 +15,12 @@ from sharecoord.core.states import AcknowledgeOutcome, AcknowledgeType
 from sharecoord.runtime.group.actor import GroupActor
 from sharecoord.runtime.member.session import Session
 from sharecoord.runtime.partition.collector import Collector
+from sharecoord.testing.harness import FakeMember
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.fleets import Fleet, fleet_of
-from tests.unit.runtime.worlds import counts, now_s, offsets, world_with
+from tests.unit.runtime.worlds import TOPICS, counts, joined, now_s, offsets, one_member, world_with
 from tests.world import running
 
-TOPICS = ("orders",)
 PARTITIONS = 8
 LOCK_S = 30
 
@@ -28,9 +28,7 @@ LOCK_S = 30
 @virtual
 async def test_who_does_not_poll_costs_its_records_one_delivery_however_long() -> None:
     world = world_with(500)
-    async with running(world) as coordinator:
-        member = world.member("m")
-        await member.join(coordinator, "g", TOPICS, max_poll_records=500)
+    async with one_member(world, max_poll_records=500) as (coordinator, member):
         await member.take(500)
         await asyncio.sleep(8 * LOCK_S)
         assert member.received == 500
@@ -61,9 +59,7 @@ async def test_a_sign_of_the_application_lets_records_pass_again(
     what: Callable[[GroupActor, Session], None], records: int
 ) -> None:
     world = world_with(10)
-    async with running(world) as coordinator:
-        member = world.member("m")
-        await member.join(coordinator, "g", TOPICS, max_poll_records=10)
+    async with one_member(world, max_poll_records=10) as (coordinator, member):
         await member.take(10)
         await asyncio.sleep(LOCK_S + 1)
         what(coordinator.groups["g"], member.joined_session)
@@ -77,9 +73,7 @@ async def test_a_handler_slower_than_its_lock_goes_on_at_once_with_its_late_word
     kind: AcknowledgeType,
 ) -> None:
     world = world_with(10)
-    async with running(world) as coordinator:
-        member = world.member("m")
-        await member.join(coordinator, "g", TOPICS, max_poll_records=10)
+    async with one_member(world, max_poll_records=10) as (_, member):
         (mine,) = await member.take(10)
         await asyncio.sleep(LOCK_S + 1)
         start_s = now_s()
@@ -112,46 +106,40 @@ async def test_others_get_what_a_stalled_member_let_run_out() -> None:
 @virtual
 async def test_a_new_stream_is_a_sign() -> None:
     world = world_with(10)
-    async with running(world) as coordinator:
-        member = world.member("m")
-        await member.join(coordinator, "g", TOPICS, max_poll_records=10)
+    async with one_member(world, max_poll_records=10) as (coordinator, member):
         await member.take(10)
         await asyncio.sleep(LOCK_S + 1)
         await member.join(coordinator, "g", TOPICS, max_poll_records=10)
         assert counts(*await member.take(10)) == {2}
 
 
+async def after_a_stall(member: FakeMember) -> int:
+    """How many records a member gets that polls after its locks have ended."""
+    await asyncio.sleep(LOCK_S + 1)
+    member.deliveries.clear()
+    before = member.received
+    member.joined_group.polled(member.joined_session)
+    await asyncio.sleep(1)
+    return member.received - before
+
+
 @virtual
 async def test_a_fast_member_that_stalled_gets_no_more_than_one_poll_takes() -> None:
     """With its former prefetch most of each delivery would run out unseen at the next stall."""
     world = world_with(5_000)
-    async with running(world) as coordinator:
-        member = world.member("m")
-        await member.join(coordinator, "g", TOPICS, max_poll_records=10)
+    async with one_member(world, max_poll_records=10) as (_, member):
         while member.joined_session.pace.prefetch < 100:
             await member.acknowledge(await member.next_delivery())
-        await asyncio.sleep(LOCK_S + 1)
-        member.deliveries.clear()
-        before = member.received
-        coordinator.groups["g"].polled(member.joined_session)
-        await asyncio.sleep(1)
-        assert member.received - before == 10
+        assert await after_a_stall(member) == 10
 
 
 @virtual
 async def test_a_lone_member_that_stalled_is_not_new_again() -> None:
     """A handler that is slower than its lock would wear out five hundred records at a time."""
     world = world_with(600)
-    async with running(world) as coordinator:
-        member = world.member("m")
-        await member.join(coordinator, "g", TOPICS)
+    async with one_member(world) as (_, member):
         await member.next_delivery()
-        await asyncio.sleep(LOCK_S + 1)
-        member.deliveries.clear()
-        before = member.received
-        coordinator.groups["g"].polled(member.joined_session)
-        await asyncio.sleep(1)
-        assert member.received - before == 1
+        assert await after_a_stall(member) == 1
 
 
 # -- a fleet --------------------------------------------------------------------------------------
@@ -161,8 +149,7 @@ async def test_a_lone_member_that_stalled_is_not_new_again() -> None:
 async def test_a_time_out_at_one_owner_holds_for_all_until_the_member_gives_a_sign() -> None:
     world = world_with(10, partitions=PARTITIONS)
     async with fleet_of(world, "a", "b", "c") as fleet:
-        member = world.member("m")
-        await member.join(fleet.all["a"], "g", TOPICS, max_poll_records=1000)
+        member = await joined(world, fleet.all["a"], max_poll_records=1000)
         taken = await member.take(10 * PARTITIONS)
         owned = fleet.owned()
         assert all(owned.values())
@@ -184,8 +171,7 @@ async def test_a_late_word_that_crosses_the_owners_lets_records_pass_again() -> 
     """It reaches the gateway when the owner has told of the time-out and the gateway not heard."""
     world = world_with(2, partitions=PARTITIONS)
     async with fleet_of(world, "a", "b") as fleet:
-        member = world.member("m")
-        await member.join(fleet.all["a"], "g", TOPICS, max_poll_records=1000)
+        member = await joined(world, fleet.all["a"], max_poll_records=1000)
         held = await member.take(2 * PARTITIONS)
         session = member.joined_session
         heard: list[bool] = []

@@ -23,7 +23,16 @@ from sharecoord.runtime.partition.claimed import ActorState
 from sharecoord.store.memory_store import MemoryStore
 from sharecoord.testing.harness import VirtualStoreCaller
 from sharecoord.testing.virtual_time import virtual
-from tests.unit.runtime.worlds import counts, now_s, offsets, until, world_with
+from tests.unit.runtime.worlds import (
+    at_work,
+    counts,
+    joined,
+    now_s,
+    offsets,
+    one_member,
+    until,
+    world_with,
+)
 from tests.world import World, actor_of, running
 
 EPOCH = 32
@@ -52,9 +61,7 @@ async def test_deliveries_of_a_failed_commit_come_again_unseen(
     error: SharecoordError, after: bool
 ) -> None:
     world = world_with(0)
-    async with running(world) as coordinator:
-        member = world.member("m")
-        await member.join(coordinator, "g", ("orders",), max_poll_records=20)
+    async with one_member(world, max_poll_records=20) as (_, member):
         await asyncio.sleep(1)
         fail_commits(world, error, after=after)
         world.log.append("orders", 20)
@@ -73,9 +80,7 @@ async def test_deliveries_of_a_failed_commit_come_again_unseen(
 @virtual
 async def test_a_hand_back_whose_own_commit_fails_is_made_again() -> None:
     world = world_with(0, delivery_count_limit="1")
-    async with running(world) as coordinator:
-        member = world.member("m")
-        await member.join(coordinator, "g", ("orders",), max_poll_records=20)
+    async with one_member(world, max_poll_records=20) as (_, member):
         await asyncio.sleep(1.5)
         for after in (True, False, False):
             world.store.fail_next(UNKNOWN, after_commit=after, method="commit")
@@ -92,9 +97,7 @@ async def test_what_a_lock_book_hands_back_comes_again_when_its_commit_failed(
     error: SharecoordError, after: bool
 ) -> None:
     world = world_with(20)
-    async with running(world) as coordinator:
-        member = world.member("m")
-        await member.join(coordinator, "g", ("orders",), max_poll_records=20)
+    async with one_member(world, max_poll_records=20) as (coordinator, member):
         (seen,) = await member.take(20)
         member.disconnect()
         token = seen.ranges[0].lock_token
@@ -111,9 +114,7 @@ async def test_what_a_lock_book_hands_back_comes_again_when_its_commit_failed(
 @virtual
 async def test_a_loss_is_reported_once_it_is_stored(error: SharecoordError, after: bool) -> None:
     world = world_with(20)
-    async with running(world) as coordinator:
-        member = world.member("m")
-        await member.join(coordinator, "g", ("orders",), max_poll_records=20)
+    async with one_member(world, max_poll_records=20) as (_, member):
         (seen,) = await member.take(20)
         group, session = member.joined_group, member.joined_session
         entry = LostRange(seen.key, HeldRange(0, 4, seen.ranges[0].lock_token))
@@ -130,9 +131,7 @@ async def test_an_acknowledgement_whose_commit_failed_is_repeated(
     error: SharecoordError, after: bool
 ) -> None:
     world = world_with(30)
-    async with running(world) as coordinator:
-        member = world.member("m")
-        await member.join(coordinator, "g", ("orders",), max_poll_records=30)
+    async with one_member(world, max_poll_records=30) as (_, member):
         (delivery,) = await member.take(30)
         fail_commits(world, error, after=after)
         first = await member.acknowledge(delivery, last=9)
@@ -153,9 +152,7 @@ async def test_an_acknowledgement_whose_commit_failed_is_repeated(
 @virtual
 async def test_a_commit_in_the_middle_of_a_window_answers_already_finished() -> None:
     world = world_with(30)
-    async with running(world) as coordinator:
-        member = world.member("m")
-        await member.join(coordinator, "g", ("orders",), max_poll_records=30)
+    async with one_member(world, max_poll_records=30) as (_, member):
         (delivery,) = await member.take(30)
         fail_commits(world, UNKNOWN, after=True)
         assert (await member.acknowledge(delivery, first=10, last=19)).error is not None
@@ -170,9 +167,7 @@ async def test_a_commit_in_the_middle_of_a_window_answers_already_finished() -> 
 async def test_an_acknowledgement_that_waited_behind_a_failed_commit_is_not_confirmed() -> None:
     """Both were decided by an incarnation that is gone; neither may be called durable."""
     world = world_with(30)
-    async with running(world) as coordinator:
-        member = world.member("m")
-        await member.join(coordinator, "g", ("orders",), max_poll_records=30)
+    async with one_member(world, max_poll_records=30) as (_, member):
         (delivery,) = await member.take(30)
         fail_commits(world, UNKNOWN, after=False)
         first = asyncio.create_task(member.acknowledge(delivery, last=9))
@@ -189,15 +184,12 @@ async def test_an_acknowledgement_that_waited_behind_a_failed_commit_is_not_conf
 @virtual
 async def test_other_partitions_of_a_failed_batch_reload_too_and_lose_nothing() -> None:
     world = world_with(100, partitions=4)
-    async with running(world) as coordinator:
-        member = world.member("m")
-        await member.join(coordinator, "g", ("orders",), max_poll_records=50)
-        working = asyncio.create_task(member.work())
-        for _ in range(5):
-            await asyncio.sleep(0.011)
-            fail_commits(world, UNKNOWN, after=False)
-        await asyncio.sleep(5)
-        working.cancel()
+    async with one_member(world, max_poll_records=50) as (_, member):
+        async with at_work(member):
+            for _ in range(5):
+                await asyncio.sleep(0.011)
+                fail_commits(world, UNKNOWN, after=False)
+            await asyncio.sleep(5)
         assert world.ledger.confirmed() == 400
         assert [world.start_offset("g", "orders", p) for p in range(4)] == [100] * 4
 
@@ -206,8 +198,7 @@ async def test_other_partitions_of_a_failed_batch_reload_too_and_lose_nothing() 
 async def test_a_claim_by_another_coordinator_fences() -> None:
     world = world_with(10)
     coordinator = await world.start()
-    member = world.member("m")
-    await member.join(coordinator, "g", ("orders",), max_poll_records=10)
+    member = await joined(world, coordinator, max_poll_records=10)
     (delivery,) = await member.take(10)
     other = MemoryStore(world.database, fleet=True)
     other.open(coordinator_id="c2", cluster_id="", address="", version="")
@@ -234,9 +225,7 @@ async def test_a_claim_by_another_coordinator_fences() -> None:
 async def test_a_late_claim_of_a_former_process_is_made_good() -> None:
     """What it had said may reach the store after its death; nobody else serves it then."""
     world = world_with(10)
-    async with running(world) as coordinator:
-        member = world.member("m")
-        await member.join(coordinator, "g", ("orders",), max_poll_records=10)
+    async with one_member(world, max_poll_records=10) as (coordinator, member):
         (delivery,) = await member.take(10)
         actor = actor_of(coordinator, "orders")
         (claimed,) = world.store.claim_partitions([PartitionClaim(actor.partition_id, 99)])
@@ -251,9 +240,7 @@ async def test_a_late_claim_of_a_former_process_is_made_good() -> None:
 @virtual
 async def test_a_reset_under_traffic_reloads_and_goes_on_there() -> None:
     world = world_with(100)
-    async with running(world) as coordinator:
-        member = world.member("m")
-        await member.join(coordinator, "g", ("orders",), max_poll_records=10)
+    async with one_member(world, max_poll_records=10) as (_, member):
         (first,) = await member.take(10)
         key = world.partition("g", "orders")
         world.ledger.reset(key)
@@ -270,21 +257,18 @@ async def test_a_reset_under_traffic_reloads_and_goes_on_there() -> None:
 @virtual
 async def test_a_store_that_is_gone_for_a_minute_loses_nothing(lock_s: int) -> None:
     world = world_with(1_000, record_lock_duration_ms=str(1000 * lock_s))
-    async with running(world) as coordinator:
-        member = world.member("m")
-        await member.join(coordinator, "g", ("orders",), max_poll_records=50)
-        working = asyncio.create_task(member.work(seconds_per_record=0.001))
-        await asyncio.sleep(0.2)
-        world.caller.down = True
-        await asyncio.sleep(2)
-        seen = member.received
-        assert seen < 1_000
-        await asyncio.sleep(58)
-        assert member.received == seen, "nothing was handed out without the store"
-        told = [coordinator.store_ok]
-        world.caller.down = False
-        await asyncio.sleep(10)
-        working.cancel()
+    async with one_member(world, max_poll_records=50) as (coordinator, member):
+        async with at_work(member, seconds_per_record=0.001):
+            await asyncio.sleep(0.2)
+            world.caller.down = True
+            await asyncio.sleep(2)
+            seen = member.received
+            assert seen < 1_000
+            await asyncio.sleep(58)
+            assert member.received == seen, "nothing was handed out without the store"
+            told = [coordinator.store_ok]
+            world.caller.down = False
+            await asyncio.sleep(10)
         told.append(coordinator.store_ok)
         assert told == [False, True]
         assert world.ledger.confirmed() == 1_000
@@ -296,9 +280,7 @@ async def test_a_store_that_is_gone_for_a_minute_loses_nothing(lock_s: int) -> N
 @virtual
 async def test_locks_that_ended_while_the_store_was_gone_get_grace() -> None:
     world = world_with(10)
-    async with running(world) as coordinator:
-        member = world.member("m")
-        await member.join(coordinator, "g", ("orders",), max_poll_records=10)
+    async with one_member(world, max_poll_records=10) as (coordinator, member):
         (delivery,) = await member.take(10)
         await asyncio.sleep(20)
         world.caller.down = True
@@ -321,8 +303,7 @@ async def test_a_slow_store_stops_acquiring_but_not_acknowledging() -> None:
         members = [world.member(f"m{i}") for i in range(3)]
         for member in members:
             await member.join(coordinator, "g", ("orders",), max_poll_records=10)
-        idle = world.member("idle")
-        await idle.join(coordinator, "g", ("orders",), max_poll_records=10, credit=0)
+        idle = await joined(world, coordinator, "idle", max_poll_records=10, credit=0)
         working = [asyncio.create_task(m.work(seconds_per_record=0.001)) for m in members]
         await asyncio.sleep(1)
         world.caller.delay_s = 5.0
@@ -344,9 +325,7 @@ async def test_a_slow_store_stops_acquiring_but_not_acknowledging() -> None:
 @virtual
 async def test_a_session_does_not_time_out_while_nobody_can_join() -> None:
     world = world_with(10)
-    async with running(world) as coordinator:
-        member = world.member("m")
-        await member.join(coordinator, "g", ("orders",), max_poll_records=10)
+    async with one_member(world, max_poll_records=10) as (coordinator, member):
         await member.take(10)
         member.disconnect()
         world.caller.down = True
@@ -391,11 +370,9 @@ async def test_one_refused_row_costs_one_partition_an_incarnation() -> None:
             return commit(batch)
 
         world.store.commit = refuse  # type: ignore[method-assign]
-        member = world.member("m")
-        await member.join(coordinator, "g", ("orders",), max_poll_records=300)
-        working = asyncio.create_task(member.work())
-        await asyncio.sleep(3)
-        working.cancel()
+        member = await joined(world, coordinator, max_poll_records=300)
+        async with at_work(member):
+            await asyncio.sleep(3)
         assert refused == 2
         assert world.ledger.confirmed() == 300
         epochs = {
@@ -437,9 +414,7 @@ async def test_a_lease_is_renewed_while_a_commit_takes_longer_than_it_lasts() ->
 @virtual
 async def test_a_claim_with_unknown_outcome_is_made_again() -> None:
     world = world_with(10)
-    async with running(world) as coordinator:
-        member = world.member("m")
-        await member.join(coordinator, "g", ("orders",), max_poll_records=10)
+    async with one_member(world, max_poll_records=10) as (_, member):
         (delivery,) = await member.take(10)
         fail_commits(world, UNKNOWN, after=False)
         for after in (True, False, True):
@@ -452,9 +427,7 @@ async def test_a_claim_with_unknown_outcome_is_made_again() -> None:
 @virtual
 async def test_a_reload_that_meets_an_absent_kafka_goes_on_when_it_is_back() -> None:
     world = world_with(10)
-    async with running(world) as coordinator:
-        member = world.member("m")
-        await member.join(coordinator, "g", ("orders",), max_poll_records=10)
+    async with one_member(world, max_poll_records=10) as (_, member):
         (delivery,) = await member.take(10)
         fail_commits(world, UNKNOWN, after=False)
         world.log.set_down(down=True)
@@ -473,9 +446,8 @@ async def test_topics_open_in_spite_of_a_store_that_fails_in_the_middle() -> Non
             world.store.fail_next(UNAVAILABLE, method=method)
             world.store.fail_next(UNKNOWN, after_commit=True, method=method)
         await member.join(coordinator, "g", ("orders",), max_poll_records=100)
-        working = asyncio.create_task(member.work())
-        await asyncio.sleep(3)
-        working.cancel()
+        async with at_work(member):
+            await asyncio.sleep(3)
         assert world.ledger.confirmed() == 50
 
 
@@ -483,8 +455,7 @@ async def test_topics_open_in_spite_of_a_store_that_fails_in_the_middle() -> Non
 async def test_a_close_without_a_store_ends() -> None:
     world = world_with(10)
     coordinator = await world.start()
-    member = world.member("m")
-    await member.join(coordinator, "g", ("orders",), max_poll_records=10)
+    member = await joined(world, coordinator, max_poll_records=10)
     (delivery,) = await member.take(10)
     world.caller.down = True
     waiting = asyncio.create_task(member.acknowledge(delivery))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -19,18 +21,14 @@ from sharecoord.runtime.partition.topic_life import SILENCE_S
 from sharecoord.testing.harness import FakeMember
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.admin.support import INFO
-from tests.unit.runtime.worlds import now_s, offsets, until, world_with
+from tests.unit.runtime.worlds import TOPICS, joined, now_s, offsets, one_member, until, world_with
 from tests.world import World, actor_of, running
-
-TOPICS = ("orders",)
 
 
 @virtual
 async def test_a_topic_re_created_while_running_starts_at_0() -> None:
     world = world_with(10)
-    async with running(world) as coordinator:
-        member = world.member("m")
-        await member.join(coordinator, "g", TOPICS, max_poll_records=50)
+    async with one_member(world, max_poll_records=50) as (_, member):
         (old,) = await member.take(10)
         world.log.delete("orders")
         world.log.create("orders")
@@ -53,16 +51,13 @@ async def test_a_topic_re_created_while_running_starts_at_0() -> None:
 async def test_a_topic_re_created_while_away_starts_at_0_even_with_latest() -> None:
     world = world_with(10, auto_offset_reset="latest")
     first = await world.start()
-    member = world.member("m")
-    await member.join(first, "g", TOPICS)
+    await joined(world, first)
     await asyncio.sleep(1)
     await world.kill(first)
     world.log.delete("orders")
     world.log.create("orders")
     world.log.append("orders", 3)
-    async with running(world) as second:
-        again = world.member("n")
-        await again.join(second, "g", TOPICS, max_poll_records=50)
+    async with one_member(world, "n", max_poll_records=50) as (_, again):
         (delivery,) = await again.take(3)
         assert offsets(delivery) == [0, 1, 2]
         await again.acknowledge(delivery)
@@ -71,9 +66,7 @@ async def test_a_topic_re_created_while_away_starts_at_0_even_with_latest() -> N
 @virtual
 async def test_a_deleted_topic_is_given_up_and_found_again() -> None:
     world = world_with(10)
-    async with running(world) as coordinator:
-        member = world.member("m")
-        await member.join(coordinator, "g", TOPICS, max_poll_records=50)
+    async with one_member(world, max_poll_records=50) as (coordinator, member):
         await member.acknowledge((await member.take(10))[0])
         world.log.delete("orders")
         await asyncio.sleep(65)
@@ -89,9 +82,7 @@ async def test_a_deleted_topic_is_given_up_and_found_again() -> None:
 @virtual
 async def test_a_truncated_log_voids_the_state_beyond_it() -> None:
     world = world_with(10)
-    async with running(world) as coordinator:
-        member = world.member("m")
-        await member.join(coordinator, "g", TOPICS, max_poll_records=10)
+    async with one_member(world, max_poll_records=10) as (coordinator, member):
         (old,) = await member.take(10)
         before = world.store.list_partitions("g")[0].state_epoch
         world.log.truncate("orders", 6)
@@ -175,9 +166,7 @@ async def test_a_log_that_is_cut_while_nobody_reads_is_found_before_it_has_grown
 async def test_what_was_read_ahead_of_a_log_that_is_cut_is_read_anew() -> None:
     world = world_with(1_000)
     world.ledger = type(world.ledger)(values_are_offsets=False)
-    async with running(world) as coordinator:
-        member = world.member("m")
-        await member.join(coordinator, "g", TOPICS, max_poll_records=100, credit=100)
+    async with one_member(world, max_poll_records=100, credit=100) as (coordinator, member):
         (first,) = await member.take(100)
         actor = actor_of(coordinator, "orders")
         await until(lambda: actor.log.proven_end == 1_000, step_s=0.001)
@@ -221,8 +210,7 @@ async def test_an_open_transaction_is_no_truncation_for_who_reads_committed_from
 
 async def finished(world: World, coordinator: Coordinator, records: int) -> FakeMember:
     """A member that has finished so many records."""
-    member = world.member("m")
-    await member.join(coordinator, "g", TOPICS, max_poll_records=2_000)
+    member = await joined(world, coordinator, max_poll_records=2_000)
     for delivery in await member.take(records):
         await member.acknowledge(delivery)
     return member
@@ -236,8 +224,7 @@ def values_of(delivery: Delivery) -> list[bytes | None]:
 async def test_a_log_end_that_only_lags_for_a_moment_voids_nothing() -> None:
     world = world_with(10)
     first = await world.start()
-    member = world.member("m")
-    await member.join(first, "g", TOPICS, max_poll_records=10)
+    member = await joined(world, first, max_poll_records=10)
     (held,) = await member.take(10)
     await world.kill(first)
     log = world.log.log("orders")
@@ -260,9 +247,7 @@ async def test_a_log_end_that_only_lags_for_a_moment_voids_nothing() -> None:
 @virtual
 async def test_the_watch_counts_what_retention_took() -> None:
     world = world_with(10)
-    async with running(world) as coordinator:
-        member = world.member("m")
-        await member.join(coordinator, "g", TOPICS, max_poll_records=4)
+    async with one_member(world, max_poll_records=4) as (coordinator, member):
         (held,) = await member.take(4)
         member.disconnect()
         world.log.move_log_start("orders", 8)
@@ -278,14 +263,14 @@ async def test_the_watch_counts_what_retention_took() -> None:
 # -- a topic that is made again between two looks -------------------------------------------------
 
 
-async def quiet_with(world: World, coordinator: Coordinator, partitions: int = 1) -> FakeMember:
+@asynccontextmanager
+async def quiet(world: World, partitions: int = 1) -> AsyncIterator[tuple[Coordinator, FakeMember]]:
     """A member that has finished 10 records of each partition, and a silence after them."""
-    member = world.member("m")
-    await member.join(coordinator, "g", TOPICS, max_poll_records=5_000)
-    for delivery in await member.take(10 * partitions):
-        await member.acknowledge(delivery)
-    await asyncio.sleep(SILENCE_S * 2)
-    return member
+    async with one_member(world, max_poll_records=5_000) as (coordinator, member):
+        for delivery in await member.take(10 * partitions):
+            await member.acknowledge(delivery)
+        await asyncio.sleep(SILENCE_S * 2)
+        yield coordinator, member
 
 
 def made_again(world: World, records: int, partitions: int = 1) -> None:
@@ -300,8 +285,7 @@ def made_again(world: World, records: int, partitions: int = 1) -> None:
 async def test_nothing_of_a_new_life_passes_for_the_former_one() -> None:
     partitions = 100
     world = world_with(10, partitions=partitions)
-    async with running(world) as coordinator:
-        member = await quiet_with(world, coordinator, partitions)
+    async with quiet(world, partitions) as (coordinator, member):
         former = coordinator.groups["g"].topic_ids["orders"]
         world.log.describes.clear()
         made_again(world, 30, partitions)
@@ -320,8 +304,7 @@ async def test_nothing_of_a_new_life_passes_for_the_former_one() -> None:
 @pytest.mark.parametrize("failures", [1, 5])
 async def test_records_wait_for_a_look_that_works(failures: int) -> None:
     world = world_with(10)
-    async with running(world) as coordinator:
-        member = await quiet_with(world, coordinator)
+    async with quiet(world) as (_, member):
         world.log.describe_failures = failures
         made_again(world, 30)
         await asyncio.sleep(0.04)
@@ -334,8 +317,7 @@ async def test_records_wait_for_a_look_that_works(failures: int) -> None:
 @virtual
 async def test_a_look_that_takes_long_only_delays() -> None:
     world = world_with(10)
-    async with running(world) as coordinator:
-        member = await quiet_with(world, coordinator)
+    async with quiet(world) as (_, member):
         world.log.describe_s = 1.0
         world.log.append("orders", 5)
         await asyncio.sleep(0.5)
@@ -352,8 +334,7 @@ async def test_a_look_that_takes_long_only_delays() -> None:
 @virtual
 async def test_a_look_that_never_answers_is_given_up_and_made_again() -> None:
     world = world_with(10)
-    async with running(world) as coordinator:
-        member = await quiet_with(world, coordinator)
+    async with quiet(world) as (coordinator, member):
         budget = coordinator.context.budget.used_bytes
         world.log.describe_s = 1e9
         world.log.append("orders", 5)
@@ -370,8 +351,7 @@ async def test_a_look_that_never_answers_is_given_up_and_made_again() -> None:
 @virtual
 async def test_records_of_a_topic_that_is_gone_are_dropped_with_its_share_partition() -> None:
     world = world_with(10)
-    async with running(world) as coordinator:
-        member = await quiet_with(world, coordinator)
+    async with quiet(world) as (coordinator, member):
         world.log.describe_failures = 3
         world.log.append("orders", 5)
         await asyncio.sleep(0.01)
@@ -385,8 +365,7 @@ async def test_records_of_a_topic_that_is_gone_are_dropped_with_its_share_partit
 @virtual
 async def test_records_that_flow_need_no_look() -> None:
     world = world_with(10)
-    async with running(world) as coordinator:
-        member = await quiet_with(world, coordinator)
+    async with quiet(world) as (_, member):
         world.log.append("orders")
         await member.acknowledge((await member.take(1))[0])
         world.log.describes.clear()
@@ -404,8 +383,7 @@ async def test_records_that_flow_need_no_look() -> None:
 @virtual
 async def test_a_backlog_is_looked_at_in_time_and_never_waits() -> None:
     world = world_with(10)
-    async with running(world) as coordinator:
-        member = await quiet_with(world, coordinator)
+    async with quiet(world) as (_, member):
         world.log.append("orders")
         await member.acknowledge((await member.take(1))[0])
         world.log.describes.clear()
@@ -423,9 +401,7 @@ async def test_a_backlog_is_looked_at_in_time_and_never_waits() -> None:
 @virtual
 async def test_the_first_record_of_a_group_does_not_wait() -> None:
     world = world_with(10, partitions=20)
-    async with running(world) as coordinator:
-        member = world.member("m")
-        await member.join(coordinator, "g", TOPICS, max_poll_records=5_000)
+    async with one_member(world, max_poll_records=5_000) as (_, member):
         joined_s = now_s()
         deliveries = await member.take(200)
         # The store takes 1 ms a call; a look takes as long and comes while Kafka is asked.
@@ -438,9 +414,7 @@ async def test_the_first_record_of_a_group_does_not_wait() -> None:
 @virtual
 async def test_a_re_read_of_a_topic_made_again_is_not_used() -> None:
     world = world_with(10)
-    async with running(world) as coordinator:
-        member = world.member("m")
-        await member.join(coordinator, "g", TOPICS, max_poll_records=50)
+    async with one_member(world, max_poll_records=50) as (coordinator, member):
         (held,) = await member.take(10)
         actor_of(coordinator, "orders").cache.clear()
         await asyncio.sleep(SILENCE_S * 2)
@@ -455,8 +429,7 @@ async def test_a_re_read_of_a_topic_made_again_is_not_used() -> None:
 @virtual
 async def test_a_log_that_is_shorter_because_it_is_another_one_voids_nothing() -> None:
     world = world_with(10)
-    async with running(world) as coordinator:
-        member = await quiet_with(world, coordinator)
+    async with quiet(world) as (_, member):
         (row,) = world.store.list_partitions("g")
         world.log.describe_failures = 1_000
         made_again(world, 5)

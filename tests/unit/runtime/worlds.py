@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
 
 from sharecoord.core.delivery import Delivery
+from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.runtime.kernel.clock import RuntimeClock
 from sharecoord.testing.fake_log import FakeLog
-from tests.world import World
+from sharecoord.testing.harness import FakeMember
+from tests.world import World, running
+
+TOPICS = ("orders",)
 
 
 class At(RuntimeClock):
@@ -39,6 +45,33 @@ def world_with(
             log.append("orders", records, partition=partition)
     settings = {f"share.{name.replace('_', '.')}": value for name, value in defaults.items()}
     return World(log, defaults=settings, memory_bytes=memory_bytes)
+
+
+async def joined(
+    world: World, coordinator: Coordinator, member_id: str = "m", **wishes: Any
+) -> FakeMember:
+    """Adds a member of group `g` that reads `orders`; its wishes are those of `FakeMember.join`."""
+    member = world.member(member_id)
+    await member.join(coordinator, "g", TOPICS, **wishes)
+    return member
+
+
+@asynccontextmanager
+async def one_member(
+    world: World, member_id: str = "m", **wishes: Any
+) -> AsyncIterator[tuple[Coordinator, FakeMember]]:
+    """Runs a coordinator with one member, see `joined`, for the length of a block."""
+    async with running(world) as coordinator:
+        yield coordinator, await joined(world, coordinator, member_id, **wishes)
+
+
+@asynccontextmanager
+async def at_work(*members: FakeMember, seconds_per_record: float = 0.0) -> AsyncIterator[None]:
+    """Lets members accept whatever comes, for the length of a block."""
+    working = [asyncio.create_task(m.work(seconds_per_record=seconds_per_record)) for m in members]
+    yield
+    for task in working:
+        task.cancel()
 
 
 def now_s() -> float:

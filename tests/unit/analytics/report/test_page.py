@@ -8,8 +8,7 @@ from html.parser import HTMLParser
 
 from sharecoord.analytics.report.model import GroupPart
 from sharecoord.analytics.report.page import page
-
-from .support import (
+from tests.unit.analytics.report.support import (
     START_MS,
     WINDOW_MS,
     fairness_row,

@@ -9,8 +9,14 @@ import pytest
 from sharecoord.analytics.locks.settings import Advice
 from sharecoord.analytics.report.model import GroupPart
 from sharecoord.analytics.report.verdict import cure, verdicts
-
-from .support import START_MS, fairness_row, locks_row, place_row, poison_row, whole_part
+from tests.unit.analytics.report.support import (
+    START_MS,
+    fairness_row,
+    locks_row,
+    place_row,
+    poison_row,
+    whole_part,
+)
 
 
 def test_everything_that_is_wrong_is_said_starvation_first() -> None:
