@@ -28,9 +28,7 @@ PARTITION: Final = click.IntRange(0, 2**31 - 1)
 OFFSET: Final = click.IntRange(0, 2**63 - 1)
 """Bounds of Kafka's protocol."""
 
-FOLDER_CONTEXT: Final = {
-    "token_normalize_func": lambda name: "out" if name == "output" else name,
-}
+FOLDER_CONTEXT: Final = {"token_normalize_func": lambda name: "out" if name == "output" else name}
 """Click's settings for commands that write a folder: --output is the same option as --out."""
 
 FILE: Final = click.Path(exists=True, dir_okay=False, readable=True, path_type=Path)

@@ -389,10 +389,7 @@ def resolve(
     Raises:
         InvalidConfigError: An unknown name, a bad value, or two values that contradict each other.
     """
-    layers = (
-        (GroupSource.COORDINATOR, coordinator_defaults or {}),
-        (GroupSource.GROUP, overrides),
-    )
+    layers = ((GroupSource.COORDINATOR, coordinator_defaults or {}), (GroupSource.GROUP, overrides))
     parsed: dict[str, Any] = {}
     sources: dict[str, GroupSource] = {}
     for source, mapping in layers:

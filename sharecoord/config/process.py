@@ -11,10 +11,7 @@ from typing import Any, Final, NamedTuple
 from sharecoord.config.endpoints import StoreKind, UnixAddress, default_store_url
 from sharecoord.config.group import GROUP_SETTINGS, resolve, validate_group_overrides
 from sharecoord.config.kafka_keys import LIBRDKAFKA_KEYS, check_kafka_key
-from sharecoord.config.kafka_properties import (
-    masked_kafka_value,
-    read_kafka_config,
-)
+from sharecoord.config.kafka_properties import masked_kafka_value, read_kafka_config
 from sharecoord.config.process_settings import (
     PROCESS_SETTINGS,
     SECTIONS,

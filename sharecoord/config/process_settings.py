@@ -136,9 +136,7 @@ class ListenConfig:
         renderer=str,
     )
     insecure: bool = bool_setting(
-        "listen.insecure",
-        "Accept clear text from other machines.",
-        default=False,
+        "listen.insecure", "Accept clear text from other machines.", default=False
     )
     ready_file: str = str_setting(
         "listen.ready.file",
@@ -340,9 +338,7 @@ class ManagementConfig:
     """Health and metrics."""
 
     enable: bool = bool_setting(
-        "management.enable",
-        "Whether health and metrics are served.",
-        default=True,
+        "management.enable", "Whether health and metrics are served.", default=True
     )
     host: str = str_setting(
         "management.host",

@@ -288,11 +288,7 @@ def bool_setting(name: str, meaning: str, *, default: bool) -> bool:
 
 
 def str_setting(
-    name: str,
-    meaning: str,
-    *,
-    default: str = "",
-    check: Callable[[str], str] | None = None,
+    name: str, meaning: str, *, default: str = "", check: Callable[[str], str] | None = None
 ) -> str:
     """A field that holds a text; empty = not set.
 

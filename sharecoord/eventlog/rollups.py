@@ -109,11 +109,7 @@ class Rollup(NamedTuple):
 
 _PLACE = ("group_id", "topic", "topic_id", "partition")
 PLACES: Final = Rollup(
-    "places",
-    _PLACE,
-    sums=("events", "lost"),
-    least=("first",),
-    most=("last", "schema_version"),
+    "places", _PLACE, sums=("events", "lost"), least=("first",), most=("last", "schema_version")
 )
 """Number of rows of each share-partition, and its first and last change."""
 

@@ -241,8 +241,7 @@ def _runs(rows: pa.Table) -> pa.Table:
     rows = rows.take(order).combine_chunks()
     place, sequence = _numbered(rows, PLACES.keys), rows["change_sequence"].combine_chunks()
     goes_on = pc.and_(
-        pc.equal(place[1:], place[:-1]),
-        pc.less_equal(pc.subtract(sequence[1:], sequence[:-1]), 1),
+        pc.equal(place[1:], place[:-1]), pc.less_equal(pc.subtract(sequence[1:], sequence[:-1]), 1)
     )
     ends = pc.invert(goes_on)
     edge = pa.array([True] if rows.num_rows else [], pa.bool_())

@@ -92,7 +92,7 @@ END_OF_PARTITION = KafkaError._PARTITION_EOF
 QUIET: Settings = {
     # librdkafka prints one line per attempt to connect, 20 a second while a broker is down; the
     # same errors come to `error_cb`, and are logged once. Can be overridden.
-    "log_level": 2,
+    "log_level": 2
 }
 
 
@@ -127,8 +127,7 @@ def make_group_reader(settings: Settings, group_id: str) -> Consumer:
 
 
 def make_admin(
-    settings: Settings,
-    on_error: Callable[[KafkaError], None] = _log_error,
+    settings: Settings, on_error: Callable[[KafkaError], None] = _log_error
 ) -> AdminClient:
     """An admin client; connects in the background. Keep it until its futures are done.
 

@@ -38,7 +38,7 @@ COMMIT_TIMEOUT_S: Final = 30.0
 _DEFAULTS: Final[dict[str, Any]] = {
     # Three to four seconds. Then the transaction ends with Kafka's reason and is made again later:
     # while a topic lacks replicas or room it keeps no thread from the other outboxes.
-    "retries": 6,
+    "retries": 6
 }
 _FIXED: Final[dict[str, Any]] = {"transaction.timeout.ms": 60_000, "linger.ms": 5}
 

@@ -31,12 +31,7 @@ from sharecoord.core.fleet.peering import (
 )
 from sharecoord.core.partition.decisions import AcquiredRange, HeldRange, TakenBack
 from sharecoord.core.partition.share_partition import RangeOutcome
-from sharecoord.core.states import (
-    AcknowledgeOutcome,
-    AcquireMode,
-    RecordState,
-    TakenBackReason,
-)
+from sharecoord.core.states import AcknowledgeOutcome, AcquireMode, RecordState, TakenBackReason
 from sharecoord.errors import SharecoordError
 from sharecoord.wire import codec
 from sharecoord.wire import peer_service_pb2 as peer

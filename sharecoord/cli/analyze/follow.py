@@ -25,9 +25,7 @@ if TYPE_CHECKING:
 GROUPS_SHOWN_MAX: Final = 40
 """Rows of the live table: those with starved members and the least Jain index first."""
 _COLUMNS: Final = columns(
-    Column("GROUP", "group_id"),
-    "members starved jain records dwell_p99_ms lag",
-    separator=" ",
+    Column("GROUP", "group_id"), "members starved jain records dwell_p99_ms lag", separator=" "
 )
 _ONLY: Final = ("watermark", "checkpoint", "alerts", "until_idle", "once")
 

@@ -17,9 +17,7 @@ from sharecoord.cli.options import OFFSET, PARTITION, no_color_option
 from sharecoord.cli.output import Column, columns
 
 _COLUMNS: Final = columns(
-    "time event topic partition",
-    Column("OFFSET", "first_offset"),
-    Column("WHAT HAPPENED", "text"),
+    "time event topic partition", Column("OFFSET", "first_offset"), Column("WHAT HAPPENED", "text")
 )
 
 

@@ -5,13 +5,7 @@ from __future__ import annotations
 import click
 
 from sharecoord.cli.failures import EXIT_ERROR
-from sharecoord.cli.options import (
-    Connect,
-    admin_options,
-    group_option,
-    options,
-    output_options,
-)
+from sharecoord.cli.options import Connect, admin_options, group_option, options, output_options
 from sharecoord.cli.output import Column, Output, columns, iso_time, note
 
 _COLUMNS = columns(

@@ -123,10 +123,7 @@ def show(connect: Connect, letter: str, group: str, dead_letter_topic: str, outp
     place = _place(letter)
     with connect() as admin:
         found = admin.show_dead_letter(
-            group,
-            "" if place else letter,
-            place=place,
-            dead_letter_topic=dead_letter_topic,
+            group, "" if place else letter, place=place, dead_letter_topic=dead_letter_topic
         )
     if output.format == "table":
         output.show(_FIELDS, _fields(found))
