@@ -119,13 +119,13 @@ def _reason(event: Event) -> str:
 
 def _became(event: Event) -> str:
     """The state of the record after a failure, and the reason."""
-    state, said = event.get("state"), _reason(event)
+    state, reason = event.get("state"), _reason(event)
     if state == "available":
         wait = f" in {_span(event['delay_ms'])}" if event.get("delay_ms") else ""
-        return f"{said}; available again{wait}"
+        return f"{reason}; available again{wait}"
     if state == "archiving":
-        return f"{said}; on its way to the dead-letter topic"
-    return f"{said}; archived, never delivered again" if state == "archived" else ""
+        return f"{reason}; on its way to the dead-letter topic"
+    return f"{reason}; archived, never delivered again" if state == "archived" else ""
 
 
 def _plain(text: str) -> Teller:
