@@ -164,7 +164,7 @@ def _fresh(runs: DataFrame, keys: Sequence[str]) -> DataFrame:
 
 
 def _by_word(bits: DataFrame) -> DataFrame:
-    """One row for each word, with `twice`: changes that are in a further file, too."""
+    """The bits of all files by word, with `twice`: changes that are in a further file, too."""
     files = _file_column(bits)
     totals = (
         *sums("events", "lost"),

@@ -59,7 +59,13 @@ def shown(session: SparkSession, first_step: str, *, steps: int = 1) -> Iterator
     """Shows the tasks of the steps inside, on a terminal as a bar; `Steps.at` begins the next."""
     step = Steps(first_step, steps)
     if not sys.stderr.isatty() or importlib.util.find_spec("rich") is None:
-        with said_at_times(lambda: _line(session, step)):
+        name = session.sparkContext.appName
+
+        def line() -> str:
+            done, total = tasks(session)
+            return f"{name}: step {step.text}, {done} of {total} tasks"
+
+        with said_at_times(line):
             yield step
         return
     from rich.console import Console
@@ -80,11 +86,6 @@ def shown(session: SparkSession, first_step: str, *, steps: int = 1) -> Iterator
 
         with _repeated(look, INTERVAL_S, "progress"):
             yield step
-
-
-def _line(session: SparkSession, step: Steps) -> str:
-    done, total = tasks(session)
-    return f"{session.sparkContext.appName}: step {step.text}, {done} of {total} tasks"
 
 
 @contextmanager

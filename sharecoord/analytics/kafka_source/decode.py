@@ -69,12 +69,12 @@ def decode(value: bytes | None) -> list[pa.RecordBatch]:
     if value is None:
         raise ValueError("it has no value")
     with pa.ipc.open_stream(value) as stream:
-        found = list(stream)
+        record_batches = list(stream)
         if "kind" not in stream.schema.names:
             raise ValueError("its stream has no column `kind`")
-    if not found:
+    if not record_batches:
         raise ValueError("its stream has no record batch")
-    return [_known(batch) for batch in found]
+    return [_known(batch) for batch in record_batches]
 
 
 def _known(batch: pa.RecordBatch) -> pa.RecordBatch:

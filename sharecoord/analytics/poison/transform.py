@@ -272,7 +272,7 @@ def groups(
     reason_rows: DataFrame,
     census_rows: DataFrame,
 ) -> DataFrame:
-    """One row per group, from `deliveries`, `members`, all `keys`, `reasons` and the census.
+    """Figures of each group, from `deliveries`, `members`, all `keys`, `reasons` and the census.
 
     Columns: group_id, attempts, failed, failed_share, `FAILED`, accepted, archived, dead_lettered
     (records), delivery_mean, delivery_max (of finished records), poison_keys (a number), worst_keys
@@ -311,10 +311,10 @@ def _poison_keys(key_rows: DataFrame) -> DataFrame:
 
 def _top_reasons(reason_rows: DataFrame) -> DataFrame:
     """The most frequent reason of failures, and the number of dead letters that are safe."""
-    said = F.when(
+    reasons_given = F.when(
         F.col("event").isin(*FAILED) & F.col("reason").isNotNull(), F.struct("records", "reason")
     )
     return reason_rows.groupBy("group_id").agg(
-        F.max(said).getField("reason").alias("top_reason"),
+        F.max(reasons_given).getField("reason").alias("top_reason"),
         of_event(RangeEvent.DEAD_LETTERED.value).alias("dead_lettered"),
     )

@@ -12,7 +12,7 @@ from sharecoord.analytics.lag import verdict as lag
 from sharecoord.analytics.locks import verdict as locks
 from sharecoord.analytics.locks.settings import Advice
 from sharecoord.analytics.poison import verdict as poison
-from sharecoord.analytics.report.model import FULL, GroupPart, Row
+from sharecoord.analytics.report.model import FULL, GroupPart
 
 PLACES_NAMED: Final = 3
 """Most share-partitions of a group that are described when they are behind; others are counted."""
@@ -112,7 +112,8 @@ def _since(part: GroupPart) -> str | None:
 def _lag(part: GroupPart) -> Iterator[Sentence]:
     behind = part.behind
     for place in behind[:PLACES_NAMED]:
-        yield Sentence(f"{_name(place)} {lag.verdict(place)}", trouble=True)
+        name = f"{place['topic']}[{place['partition']}]"
+        yield Sentence(f"{name} {lag.verdict(place)}", trouble=True)
     if len(behind) > PLACES_NAMED:
         yield Sentence(
             f"{len(behind) - PLACES_NAMED} more share-partitions are behind", trouble=True
@@ -146,7 +147,3 @@ def _locks(part: GroupPart) -> Iterator[Sentence]:
     no_advice = (None, Advice.TOO_FEW, Advice.FITS)
     if part.locks is not None and part.locks["advice"] not in no_advice:
         yield Sentence(locks.verdict(part.locks), part.locks["advice"] != Advice.SHORTER)
-
-
-def _name(place: Row) -> str:
-    return f"{place['topic']}[{place['partition']}]"

@@ -32,11 +32,11 @@ class Wanted:
     partition: int | None = None
     """None = all, for a key or a member."""
     offset: int | None = None
-    """One record."""
+    """Offset of the record."""
     key: bytes | None = None
-    """One key: its records that failed at least once."""
+    """The key; the story has its records that failed at least once."""
     member_id: str | None = None
-    """One member."""
+    """Id of the member."""
 
 
 def read_events(

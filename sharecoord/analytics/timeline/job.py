@@ -66,9 +66,9 @@ def _write(log: EventLog, out: str | None, whose: Wanted, _: Steps) -> jobs.JobR
     from sharecoord.analytics.timeline.transform import story_events
 
     # One more than a story may have shows that there are more.
-    found = story_events(log.rows.select(*COLUMN_NAMES), whose)
-    found = jobs.save(found.limit(files.STORY_EVENTS_MAX + 1), out, EVENTS)
-    rows = [row.asDict() for row in found.withColumn("time", F.unix_micros("time")).collect()]
+    events = story_events(log.rows.select(*COLUMN_NAMES), whose)
+    events = jobs.save(events.limit(files.STORY_EVENTS_MAX + 1), out, EVENTS)
+    rows = [row.asDict() for row in events.withColumn("time", F.unix_micros("time")).collect()]
     if len(rows) > files.STORY_EVENTS_MAX:
         raise AnalyticsError(
             f"there are more than {files.STORY_EVENTS_MAX} events: ask for less time (--since, "

@@ -35,7 +35,7 @@ def story(events: Iterable[Event]) -> list[Step]:
     if len(partitions) == 1 and all(step.event["kind"] == EventKind.RANGE for step in steps):
         steps.sort(key=lambda step: (step.event["change_sequence"], step.event["first_offset"]))
     else:
-        steps.sort(key=_order)
+        steps.sort(key=lambda step: (step.time, step.event.get("change_sequence") or 0))
     return steps
 
 
@@ -54,10 +54,6 @@ def sentence(event: Event) -> str:
     if event["kind"] == EventKind.LOST:
         return f"{event['records']} events are missing from here on: the writer could not keep up"
     return _RANGE_SENTENCES[RangeEvent(event["event"])](event)
-
-
-def _order(step: Step) -> tuple[datetime, int]:
-    return step.time, step.event.get("change_sequence") or 0
 
 
 def _identity(event: Event) -> tuple[Any, ...]:
@@ -119,13 +115,13 @@ def _reason(event: Event) -> str:
 
 def _became(event: Event) -> str:
     """The state of the record after a failure, and the reason."""
-    state, said = event.get("state"), _reason(event)
+    state, reason = event.get("state"), _reason(event)
     if state == "available":
         wait = f" in {_span(event['delay_ms'])}" if event.get("delay_ms") else ""
-        return f"{said}; available again{wait}"
+        return f"{reason}; available again{wait}"
     if state == "archiving":
-        return f"{said}; on its way to the dead-letter topic"
-    return f"{said}; archived, never delivered again" if state == "archived" else ""
+        return f"{reason}; on its way to the dead-letter topic"
+    return f"{reason}; archived, never delivered again" if state == "archived" else ""
 
 
 def _plain(text: str) -> Teller:

@@ -59,16 +59,13 @@ def reason(predictions: Sequence[Prediction]) -> str:
     else:
         text += "; higher rates of the grid leave members without records"
     worst = min(predictions, key=lambda p: (-_starved(p), p.rate))
-    if worst is best or not _is_worse(worst, best):
+    is_worse = _starved(worst) > _starved(best) or worst.rate < NEAR * best.rate
+    if worst is best or not is_worse:
         return f"{text}. {bottleneck(best)}"
     return (
         f"{text}. {_named(worst, predictions)}, for comparison: {_figures(worst)}. "
         f"{bottleneck(worst)}"
     )
-
-
-def _is_worse(worst: Prediction, best: Prediction) -> bool:
-    return _starved(worst) > _starved(best) or worst.rate < NEAR * best.rate
 
 
 def _figures(prediction: Prediction) -> str:

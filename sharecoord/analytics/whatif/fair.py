@@ -7,15 +7,16 @@ coordinator (`sharecoord.core.dispatch.pace`).
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from sharecoord.analytics.whatif.world import (
     KEY_BLOCK,
     NETWORK_MS,
+    Acknowledgements,
+    HandedRange,
     Member,
-    Piece,
     Share,
     World,
 )
@@ -27,7 +28,6 @@ from sharecoord.core.dispatch.pace import (
     window_follows,
 )
 from sharecoord.core.partition.acquire import Run
-from sharecoord.core.partition.decisions import AcknowledgedRange
 from sharecoord.core.states import AcquireMode, Ordering
 
 COMMIT_MS: Final = 2.0
@@ -47,7 +47,7 @@ class Seat:
     working: bool = False
     counted: int = 0
     """The member's part of `FairWorld._holds_total`."""
-    buffer: deque[Piece] = field(default_factory=deque)
+    buffer: deque[HandedRange] = field(default_factory=deque)
 
 
 class FairWorld(World):
@@ -156,15 +156,15 @@ class FairWorld(World):
         """Hands one member up to `wanted` records, in deliveries; returns their number."""
         got = 0
         while got < wanted:
-            pieces = self._acquire(share, seat, min(wanted - got, MESSAGE_RECORDS))
-            if not pieces:
+            handed = self._acquire(share, seat, min(wanted - got, MESSAGE_RECORDS))
+            if not handed:
                 break
-            got += sum(piece.records for piece in pieces)
+            got += sum(part.records for part in handed)
             way_ms = COMMIT_MS + self.delay(NETWORK_MS)
-            self.clock.after(way_ms, self._receives, seat, pieces)
+            self.clock.after(way_ms, self._receives, seat, handed)
         return got
 
-    def _acquire(self, share: Share, seat: Seat, wanted: int) -> list[Piece]:
+    def _acquire(self, share: Share, seat: Seat, wanted: int) -> list[HandedRange]:
         member_id = seat.member.member_id
         fresh: list[Run] = []
         first, left = share.window.end_offset, min(wanted, share.fresh)
@@ -180,42 +180,45 @@ class FairWorld(World):
 
     # -- the member -----------------------------------------------------------------------------
 
-    def _receives(self, seat: Seat, pieces: Sequence[Piece]) -> None:
-        seat.buffer.extend(pieces)
+    def _receives(self, seat: Seat, handed: Sequence[HandedRange]) -> None:
+        seat.buffer.extend(handed)
         if not seat.working:
             self._poll(seat)
 
     def _poll(self, seat: Seat) -> None:
         """Takes records from the buffer whose locks still hold, and works on them."""
-        taken: list[Piece] = []
+        taken: list[HandedRange] = []
         left = self._poll_records
         while seat.buffer and left > 0:
-            piece = seat.buffer.popleft()
-            if not piece.is_held:
+            part = seat.buffer.popleft()
+            if not part.is_held:
                 continue
-            if piece.records > left:
-                piece, rest = piece.split(left)
+            if part.records > left:
+                part, rest = part.split(left)
                 seat.buffer.appendleft(rest)
-            left -= piece.records
-            taken.append(piece)
+            left -= part.records
+            taken.append(part)
         seat.working = bool(taken)
         if taken:
             took_ms = self.work(seat.member, taken)
             self.clock.after(took_ms, self._finished, seat, taken, took_ms)
 
-    def _finished(self, seat: Seat, pieces: Sequence[Piece], took_ms: float) -> None:
+    def _finished(self, seat: Seat, handed: Sequence[HandedRange], took_ms: float) -> None:
         """The next poll acknowledges the records of the last one, and takes new ones."""
-        said = self.failures.acknowledge(pieces)
+        acknowledgements = self.failures.acknowledge(handed)
         way_ms = self.delay(NETWORK_MS)
-        self.clock.after(way_ms, self._acknowledged, seat, said, took_ms)
+        self.clock.after(way_ms, self._acknowledged, seat, acknowledgements, took_ms)
         self._poll(seat)
 
     def _acknowledged(
-        self, seat: Seat, said: Mapping[Share, Sequence[AcknowledgedRange]], took_ms: float
+        self,
+        seat: Seat,
+        acknowledgements: Acknowledgements,
+        took_ms: float,
     ) -> None:
         seat.stalled = False
         records = 0
-        for share, ranges in said.items():
+        for share, ranges in acknowledgements.items():
             self.settle(seat.member, share, ranges)
             records += sum(each.last - each.first + 1 for each in ranges)
         seat.pace.worked(
@@ -227,7 +230,7 @@ class FairWorld(World):
         self._count(seat)
         self._window_follows()
         self._offer(seat)
-        for share in said:
+        for share in acknowledgements:
             self.has_more(share)
 
     def _count(self, seat: Seat) -> None:

@@ -7,11 +7,18 @@ one, and says which of the constants were measured).
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from sharecoord.analytics.whatif.world import NETWORK_MS, Member, Piece, Share, World
+from sharecoord.analytics.whatif.world import (
+    NETWORK_MS,
+    Acknowledgements,
+    HandedRange,
+    Member,
+    Share,
+    World,
+)
 from sharecoord.core.partition.acquire import Run
 from sharecoord.core.partition.decisions import AcknowledgedRange
 from sharecoord.core.states import AcquireMode
@@ -40,7 +47,7 @@ class Fetch:
     is_parked: bool = False
     is_over: bool = False
     """Whether records were read, or the wait for them is over."""
-    pieces: list[Piece] = field(default_factory=list)
+    handed: list[HandedRange] = field(default_factory=list)
 
 
 class KafkaWorld(World):
@@ -75,27 +82,27 @@ class KafkaWorld(World):
 
     # -- the client -----------------------------------------------------------------------------
 
-    def _poll(self, member: Member, said: Mapping[Share, Sequence[AcknowledgedRange]]) -> None:
+    def _poll(self, member: Member, acknowledgements: Acknowledgements) -> None:
         """Sends a fetch, with acknowledgements of the records of the last one."""
-        fetch = Fetch(member, self._places(member), writing=len(said))
-        self.clock.after(self.delay(NETWORK_MS), self._arrives, fetch, said)
+        fetch = Fetch(member, self._places(member), writing=len(acknowledgements))
+        self.clock.after(self.delay(NETWORK_MS), self._arrives, fetch, acknowledgements)
 
     def _receives(self, fetch: Fetch) -> None:
         """An answer came: handlers work on its records; without any the next fetch is sent."""
-        member, pieces = fetch.member, fetch.pieces
-        if pieces:
-            self.clock.after(self.work(member, pieces), self._finished, member, pieces)
+        member, handed = fetch.member, fetch.handed
+        if handed:
+            self.clock.after(self.work(member, handed), self._finished, member, handed)
         else:
             self._poll(member, {})
 
-    def _finished(self, member: Member, pieces: Sequence[Piece]) -> None:
+    def _finished(self, member: Member, handed: Sequence[HandedRange]) -> None:
         """All records of a poll are handled: the next poll acknowledges them."""
-        self._poll(member, self.failures.acknowledge(pieces))
+        self._poll(member, self.failures.acknowledge(handed))
 
     # -- the broker -----------------------------------------------------------------------------
 
-    def _arrives(self, fetch: Fetch, said: Mapping[Share, Sequence[AcknowledgedRange]]) -> None:
-        for share, ranges in said.items():
+    def _arrives(self, fetch: Fetch, acknowledgements: Acknowledgements) -> None:
+        for share, ranges in acknowledgements.items():
             self.clock.after(self.delay(WRITE_MS), self._written, fetch, share, ranges)
         if not self._try(fetch):
             self._park(fetch)
@@ -165,9 +172,9 @@ class KafkaWorld(World):
     def _read(self, fetch: Fetch, shares: Sequence[Share]) -> None:
         left = self._poll_records
         for share in shares:
-            pieces = self._acquire(fetch.member, share, left) if left > 0 else []
-            left -= sum(piece.records for piece in pieces)
-            fetch.pieces += pieces
+            handed = self._acquire(fetch.member, share, left) if left > 0 else []
+            left -= sum(part.records for part in handed)
+            fetch.handed += handed
         self._locked.difference_update(shares)
         self._over(fetch)
         for share in shares:
@@ -182,7 +189,7 @@ class KafkaWorld(World):
             way_ms = self.delay(NETWORK_MS) + self.delay(CLIENT_TURN_MS)
             self.clock.after(way_ms, self._receives, fetch)
 
-    def _acquire(self, member: Member, share: Share, budget: int) -> list[Piece]:
+    def _acquire(self, member: Member, share: Share, budget: int) -> list[HandedRange]:
         """Acquires by the coordinator's core, in Kafka's window (specification 2.5, 2.6)."""
         window = share.window
         due = window.due_ranges(budget)

@@ -12,7 +12,7 @@ import random
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -31,7 +31,7 @@ BACKLOG_RECORDS: Final = 10**12
 KEY_BLOCK: Final = 1_024
 """Number of records whose keys are drawn at once."""
 DWELL_SAMPLES: Final = 8
-"""About how many records of a piece are sampled for waiting times: all are handed out together."""
+"""About how many records of a handed range are sampled for waiting times."""
 BUCKET_RATIO: Final = 1.02
 """Width of a bucket of waiting times: percentiles are exact to 2 %."""
 WAIT_MS_MIN: Final = 0.01
@@ -134,8 +134,8 @@ class Share:
         return self.log.end_offset - self.window.end_offset
 
 
-class Piece(NamedTuple):
-    """A run of records that a member was handed."""
+class HandedRange(NamedTuple):
+    """Consecutive records that a member was handed."""
 
     share: Share
     range: AcquiredRange
@@ -156,11 +156,15 @@ class Piece(NamedTuple):
             and entry[2].lock_token == self.range.lock_token
         )
 
-    def split(self, records: int) -> tuple[Piece, Piece]:
+    def split(self, records: int) -> tuple[HandedRange, HandedRange]:
         """The first `records` records, and the others."""
         cut = self.range.first + records
         left, right = self.range._replace(last=cut - 1), self.range._replace(first=cut)
         return self._replace(range=left), self._replace(range=right)
+
+
+Acknowledgements = Mapping[Share, Sequence[AcknowledgedRange]]
+"""Acknowledged ranges by share-partition, in ascending order."""
 
 
 @dataclass(eq=False, slots=True)
@@ -189,12 +193,12 @@ class Failures:
         self._random = random.Random(f"failures {seed}")
         self._left = self._draw()
 
-    def acknowledge(self, pieces: Iterable[Piece]) -> dict[Share, list[AcknowledgedRange]]:
-        """Acknowledgements of records, by share-partition, in ascending order."""
+    def acknowledge(self, handed: Iterable[HandedRange]) -> Acknowledgements:
+        """Accepts or releases all records."""
         by_share: dict[Share, list[AcknowledgedRange]] = {}
-        for piece in pieces:
-            first, last, token = piece.range.first, piece.range.last, piece.range.lock_token
-            ranges = by_share.setdefault(piece.share, [])
+        for part in handed:
+            first, last, token = part.range.first, part.range.last, part.range.lock_token
+            ranges = by_share.setdefault(part.share, [])
             while self._left <= last - first:
                 failed = first + int(self._left)
                 if failed > first:
@@ -242,7 +246,7 @@ class Meter:
         """Whether a moment lies in the measured time."""
         return self.begin_ms <= now_ms < self.end_ms
 
-    def works(self, member: Member, stretch: Stretch, pieces: Sequence[Piece]) -> None:
+    def works(self, member: Member, stretch: Stretch, handed: Sequence[HandedRange]) -> None:
         """A member begins to work on records; the part in the measured time counts."""
         if stretch.ends_ms < self.begin_ms or stretch.begins_ms >= self.end_ms:
             return
@@ -251,20 +255,20 @@ class Meter:
         inside_ms = min(stretch.ends_ms, self.end_ms) - max(stretch.begins_ms, self.begin_ms)
         self.busy_ms += inside_ms / stretch.factor
         before = 0
-        for piece in pieces:
-            self._wait(piece, stretch, before)
-            before += piece.records
+        for part in handed:
+            self._wait(part, stretch, before)
+            before += part.records
 
-    def _wait(self, piece: Piece, stretch: Stretch, before: int) -> None:
-        step = max(1, piece.records // DWELL_SAMPLES)
-        for at in range(0, piece.records, step):
+    def _wait(self, part: HandedRange, stretch: Stretch, before: int) -> None:
+        step = max(1, part.records // DWELL_SAMPLES)
+        for at in range(0, part.records, step):
             begins_ms = stretch.begin_of(before + at)
             if not self.covers(begins_ms):
                 continue
-            came_ms = piece.share.log.came_ms(piece.range.first + at)
-            wait_ms = begins_ms - (piece.handed_ms if came_ms is None else came_ms)
+            came_ms = part.share.log.came_ms(part.range.first + at)
+            wait_ms = begins_ms - (part.handed_ms if came_ms is None else came_ms)
             bucket = math.log(max(wait_ms, WAIT_MS_MIN), BUCKET_RATIO)
-            self._waits[round(bucket)] += min(step, piece.records - at)
+            self._waits[round(bucket)] += min(step, part.records - at)
 
     def dwell_ms(self, percent: float) -> float | None:
         """A percentile of the waiting times; None when no handler began."""
@@ -344,15 +348,15 @@ class World(ABC):
             self.has_more(share)
         self.feed(share, arrivals)
 
-    def work(self, member: Member, pieces: Sequence[Piece]) -> float:
+    def work(self, member: Member, handed: Sequence[HandedRange]) -> float:
         """A member begins to work on records; returns the milliseconds that it needs.
 
         The time besides the handlers differs from poll to poll, as all delays do: so members do not
         stay in step with each other for ever.
         """
-        records = sum(piece.records for piece in pieces)
+        records = sum(part.records for part in handed)
         stretch = member.begin(records, self.clock.now_ms, self.delay(self._overhead_ms))
-        self.meter.works(member, stretch, pieces)
+        self.meter.works(member, stretch, handed)
         return stretch.ends_ms - stretch.begins_ms
 
     def settle(self, member: Member, share: Share, ranges: Sequence[AcknowledgedRange]) -> None:
@@ -370,7 +374,7 @@ class World(ABC):
         mode: AcquireMode,
         due: Sequence[tuple[int, int, RangeState]],
         fresh: Sequence[Run],
-    ) -> list[Piece]:
+    ) -> list[HandedRange]:
         """A member acquires records: due ones, and fresh ones beyond the window."""
         decision = share.partition.decide_acquire(
             self.now_ms, member_id, max_records=max_records, mode=mode, due=due, fresh=fresh
@@ -378,7 +382,7 @@ class World(ABC):
         share.partition.apply(decision)
         self._arm_expiry(share)
         now_ms = self.clock.now_ms
-        return [Piece(share, acquired, now_ms) for acquired in decision.acquired]
+        return [HandedRange(share, acquired, now_ms) for acquired in decision.acquired]
 
     def _arm_expiry(self, share: Share) -> None:
         """Plans the end of the next locks whose time is over."""

@@ -9,7 +9,7 @@ import pytest
 
 from sharecoord.analytics.whatif.model import Measured, build, simulate, spread
 from sharecoord.analytics.whatif.settings import Dispatch, Scenario
-from sharecoord.analytics.whatif.world import Member, Piece, World
+from sharecoord.analytics.whatif.world import HandedRange, Member, World
 from sharecoord.core.states import Ordering
 from tests.invariants import check_chains, check_partition
 
@@ -54,7 +54,7 @@ def handled_by(world: World) -> list[tuple[int, int, int]]:
     handled: list[tuple[int, int, int]] = []
     work = world.work
 
-    def noted(member: Member, pieces: Sequence[Piece]) -> float:
+    def noted(member: Member, pieces: Sequence[HandedRange]) -> float:
         handled.extend((p.share.number, p.range.first, p.range.last) for p in pieces)
         return work(member, pieces)
 

@@ -16,16 +16,16 @@ from sharecoord.analytics.whatif.work import (
     service_times,
     steady_arrivals,
 )
-from sharecoord.analytics.whatif.world import Failures, Log, Member, Meter, Piece, Share
+from sharecoord.analytics.whatif.world import Failures, HandedRange, Log, Member, Meter, Share
 from sharecoord.core.partition.decisions import AcquiredRange
 from sharecoord.core.settings import PartitionSettings
 from sharecoord.core.states import AcknowledgeType
 from sharecoord.errors import InvalidConfigError
 
 
-def piece(first: int, last: int, log: Log | None = None, handed_ms: float = 0.0) -> Piece:
+def piece(first: int, last: int, log: Log | None = None, handed_ms: float = 0.0) -> HandedRange:
     share = Share(0, log or Log(16, 0, ""), PartitionSettings(), {})
-    return Piece(share, AcquiredRange(first, last, 1, 7, 30_000), handed_ms)
+    return HandedRange(share, AcquiredRange(first, last, 1, 7, 30_000), handed_ms)
 
 
 @given(
