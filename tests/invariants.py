@@ -6,7 +6,7 @@ from sharecoord.core.partition.decisions import Decision
 from sharecoord.core.partition.share_partition import SharePartition
 from sharecoord.core.states import LEGAL_MOVES, RecordState
 from sharecoord.core.window.window import RangeState
-from sharecoord.testing.invariants import require
+from sharecoord.testing._invariants import require
 
 
 def check_chains(partition: SharePartition) -> None:

@@ -37,10 +37,10 @@ from sharecoord.runtime.partition.actor import PartitionActor
 from sharecoord.runtime.partition.collector import Collector
 from sharecoord.store.memory_database import MemoryDatabase
 from sharecoord.store.memory_store import MemoryStore
+from sharecoord.testing._invariants import check_partition
 from sharecoord.testing.event_book import EventBook
 from sharecoord.testing.fake_dead_letters import FakeDeadLetters
 from sharecoord.testing.fake_log import EPOCH_MS, FakeLog
-from sharecoord.testing.invariants import check_partition
 from sharecoord.testing.ledger import BookEntry, Ledger
 from sharecoord.testing.peers import PeerHub
 

@@ -30,7 +30,7 @@ from sharecoord.core.states import AcknowledgeType, AcquireMode, ForceAction, Or
 from sharecoord.core.window.window import Keys
 from sharecoord.eventlog.schema import RangeEvent
 from sharecoord.store.memory_delayed import truncate
-from sharecoord.testing.invariants import check_partition
+from sharecoord.testing._invariants import check_partition
 from tests.invariants import archiving, check_decision
 from tests.property.conversions import (
     Found,

@@ -18,7 +18,7 @@ from sharecoord.core.partition.share_partition import (
 from sharecoord.core.settings import PartitionSettings
 from sharecoord.core.states import AcknowledgeType, AcquireMode, ForceAction, RecordState
 from sharecoord.core.window.window import Keys, RangeState
-from sharecoord.testing.invariants import check_partition
+from sharecoord.testing._invariants import check_partition
 from tests.invariants import check_decision
 from tests.support import columns_of
 

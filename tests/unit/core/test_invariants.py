@@ -11,7 +11,7 @@ from sharecoord.core.partition.share_partition import Decision
 from sharecoord.core.states import Ordering
 from sharecoord.core.window.window import Edit, RangeState, Window
 from sharecoord.errors import InternalError
-from sharecoord.testing.invariants import check_partition
+from sharecoord.testing._invariants import check_partition
 from tests.invariants import check_chains, check_decision
 from tests.unit.core.scene import (
     ACCEPT,

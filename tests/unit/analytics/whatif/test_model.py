@@ -11,7 +11,7 @@ from sharecoord.analytics.whatif.model import Measured, build, simulate, spread
 from sharecoord.analytics.whatif.settings import Dispatch, Scenario
 from sharecoord.analytics.whatif.world import Member, Piece, World
 from sharecoord.core.states import Ordering
-from sharecoord.testing.invariants import check_partition
+from sharecoord.testing._invariants import check_partition
 from tests.invariants import check_chains
 
 SCENARIOS = [
