@@ -1,4 +1,4 @@
-"""The group commit (design 4), statement by statement. Runs inside a writing transaction."""
+"""Statements of the group commit (design 4), inside a writing transaction."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ def decode_group(row: Sequence[Any], blocked_keys: Iterable[BlockedKey] = ()) ->
 
 
 def encode_pauses(pauses: Iterable[Pause]) -> str:
-    """JSON array of objects; what a pause is not about is left out.
+    """JSON array of objects; a name that a pause does not have is left out.
 
     `[{"topic":"orders","partition":1,"since_ms":1700000000000,"by":"operator","reason":"why"}]`
     """
@@ -139,7 +139,7 @@ def decode_pauses(text: str) -> tuple[Pause, ...]:
 
 
 def key_digest(key: bytes) -> str:
-    """What a blocked key is found by."""
+    """Digest by which the row of a blocked key is found."""
     return hashlib.sha256(key).hexdigest()
 
 

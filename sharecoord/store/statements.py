@@ -1,4 +1,4 @@
-"""The statements that are run often, compiled once per database.
+"""Statements of the commit path, compiled once per database.
 
 Built in SQLAlchemy Core, so that one text serves every dialect, and run by `exec_driver_sql`:
 compiling or even looking up a compiled statement would cost more than SQLite's own work. The order
@@ -31,11 +31,11 @@ from sharecoord.store.dialects import Dialect
 from sharecoord.store.tables import BOOK_ENTRY, COORDINATOR, IN_FLIGHT, MEMBER, SHARE_PARTITION
 
 IDS_PER_SELECT_MAX = 512
-"""Partitions whose epochs are read by one statement; more are read in several."""
+"""Most share-partitions whose epochs one statement reads."""
 
 
 Rows = Sequence[tuple[Any, ...]]
-"""Values by column; not empty where nothing else is said."""
+"""Rows of parameters; a method takes no empty ones unless it says so."""
 
 HEAD_COLUMNS = (
     "start_offset",
@@ -191,7 +191,7 @@ class Statements:
 
 
 def _raise_state_epoch(part: Table) -> Update:
-    """Offsets begin another life: what is written behind a truncation is part of no replay."""
+    """UPDATE that raises the state epoch: records behind a truncation are part of no replay."""
     raised = part.c.state_epoch + literal_column("1")
     end = case((part.c.stops_at > part.c.end_offset, part.c.end_offset), else_=part.c.stops_at)
     return (
