@@ -19,7 +19,7 @@ from sharecoord.core.letters.lanes import (
     SelectionResult,
 )
 from sharecoord.core.spans import Span, covers
-from sharecoord.store.book_entries import KEPT_PAYLOAD
+from sharecoord.store.book_entries import COLUMNS_OF_KIND, KEPT_PAYLOAD
 from sharecoord.store.dialects import Dialect
 from sharecoord.store.flight_reads import find_ranges
 from sharecoord.store.group_queries import (
@@ -69,7 +69,8 @@ def take_in(
         _write(connection, id_, change, rate_limit=rate_limit)
         if change.upserted and (kept := selection.kept_of(change.taken)):
             _forget_kept(connection, id_, change.taken)
-            rows = [dict(zip(_E.keys(), encode_entry(id_, each), strict=True)) for each in kept]
+            names = COLUMNS_OF_KIND[KEPT_PAYLOAD]
+            rows = [dict(zip(names, encode_entry(id_, each), strict=True)) for each in kept]
             connection.execute(BOOK_ENTRY.insert(), rows)
         marks = [
             {"partition_id": id_, **Mark(*run, str(marking.kind), marking.run_id, now_ms)._asdict()}

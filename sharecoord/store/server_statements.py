@@ -16,9 +16,9 @@ from typing import Any
 from sqlalchemy import BigInteger, Column, Connection, Integer, LargeBinary, Table
 from sqlalchemy.engine import Dialect as CoreDialect
 
-from sharecoord.store.book_entries import KINDS
+from sharecoord.store.book_entries import ENTRY_KEYS, KINDS
 from sharecoord.store.dialects import Dialect
-from sharecoord.store.statements import ENTRY_KEYS, FLIGHT_KEYS, HEAD_COLUMNS, Rows, Statements
+from sharecoord.store.statements import FLIGHT_KEYS, HEAD_COLUMNS, Rows, Statements
 from sharecoord.store.tables import BOOK_ENTRY, IN_FLIGHT, SHARE_PARTITION
 
 

@@ -106,6 +106,7 @@ class Dialect(abc.ABC):
         table: Table,
         *,
         keys: Sequence[str],
+        columns: Sequence[str] = (),
         counter: str | None = None,
         not_older_by: str | None = None,
     ) -> Insert:
@@ -114,14 +115,15 @@ class Dialect(abc.ABC):
         Args:
             table: The table that gets the row.
             keys: Columns of the primary key or of a unique constraint.
+            columns: The columns that the row has, keys included; by default all of the table.
             counter: A column that becomes its stored value + 1 instead.
             not_older_by: A column; the stored row stays when its value is higher.
         """
         insert = self.insert(table)
         replaced: dict[str, Any] = {
-            column.name: insert.excluded[column.name]
-            for column in table.columns
-            if column.name not in keys
+            name: insert.excluded[name]
+            for name in columns or table.columns.keys()
+            if name not in keys
         }
         if counter is not None:
             replaced[counter] = table.c[counter] + literal_column("1")

@@ -171,14 +171,15 @@ class MySqlDialect(ServerDialect):
         table: Table,
         *,
         keys: Sequence[str],
+        columns: Sequence[str] = (),
         counter: str | None = None,
         not_older_by: str | None = None,
     ) -> Insert:
         insert = self.insert(table)
         replaced: dict[str, Any] = {
-            column.name: insert.inserted[column.name]
-            for column in table.columns
-            if column.name not in keys
+            name: insert.inserted[name]
+            for name in columns or table.columns.keys()
+            if name not in keys
         }
         if counter is not None:
             # No parameter: PyMySQL makes one INSERT of many rows only without.
