@@ -1,4 +1,4 @@
-"""The seams of the coordinator: what the runtime needs of the world, as contracts in words.
+"""Ports of the coordinator: contracts of everything outside that the runtime uses.
 
 Adapters implement these; `sharecoord.app` alone picks them; one suite per port in tests/contract
 runs against every implementation.
@@ -92,9 +92,9 @@ class Store(Protocol):
     # -- the hot path ---------------------------------------------------------------------------
 
     def fits(self, payload: Sequence[bytes | None]) -> bool:
-        """Whether a row may hold these bytes; asks nobody, so the loop may call it.
+        """Whether a row may hold these bytes; does not block, so the loop may call it.
 
-        What does not fit makes every commit fail that holds it.
+        A row that does not fit makes every commit fail that has it.
         """
 
     def commit(self, batch: CommitBatch) -> CommitResult:
@@ -293,7 +293,7 @@ class Store(Protocol):
 
 
 class LogSink(Protocol):
-    """Who reads one partition. All calls come on the loop, in order of offset."""
+    """Listener to the records of one partition. Calls come on the loop, in order of offset."""
 
     def on_chunk(self, chunk: RecordChunk) -> None:
         """Records, with proven coverage from where the former call ended."""
@@ -319,7 +319,7 @@ class LogReading(Protocol):
         """
 
     def want_more(self, *, wanted: bool) -> None:
-        """Back-pressure: with False, chunks already under way may still come, then none."""
+        """Back-pressure: after False, only chunks that are already under way may come."""
 
     def close(self) -> None:
         """Stops; the sink is not called again."""
@@ -335,7 +335,7 @@ class Stretch(NamedTuple):
 
 
 class LogReader(Protocol):
-    """The only way to Kafka's records."""
+    """Reader of Kafka's records, the only one."""
 
     def read(
         self, topic: str, partition: int, offset: int, *, committed: bool, sink: LogSink
@@ -399,11 +399,11 @@ LATEST = -1
 
 
 class TopicCatalog(Protocol):
-    """What topics there are, and where their logs begin and end; each is answered by itself."""
+    """Topics of the cluster, with the ends of their logs; each topic is answered by itself."""
 
     @property
     def refusals(self) -> Mapping[str, UnauthorizedError]:
-        """Topics that Kafka refused when it was asked last; they may exist."""
+        """Topics that Kafka refused at the last request; they may exist."""
 
     async def cluster_id(self) -> str:
         """Kafka's cluster id; "" when it has none."""
@@ -432,7 +432,7 @@ class TopicCatalog(Protocol):
 
 
 class CommittedOffset(NamedTuple):
-    """What a consumer group has committed for a partition."""
+    """Offset that a consumer group has committed for a partition."""
 
     offset: int
     metadata: str
@@ -469,7 +469,7 @@ class OffsetsExport(Protocol):
 
 
 class DeadLetterSink(Protocol):
-    """The topics of dead letters; its calls do not wait, except those that say so."""
+    """Sink of dead letters: their topics. `send` does not wait."""
 
     def send(
         self, topic: str, message: OutgoingMessage, done: Callable[[SharecoordError | None], None]
@@ -477,18 +477,19 @@ class DeadLetterSink(Protocol):
         """Hands a message over: acks=all, no time limit, the order of one key kept.
 
         Args:
-            topic: Where to.
-            message: What.
-            done: Hears in a later turn of the loop that all replicas have it, or why not:
-                LimitExceededError (the topic takes no message of that size), or another error.
+            topic: The topic that gets the message.
+            message: The record to send.
+            done: Called in a later turn of the loop: with None once all replicas have the message,
+                with LimitExceededError when the topic takes no message of that size, or with
+                another error.
         """
 
     async def open(self, outbox: str, topic: str) -> LetterTransactions:
-        """Takes an outbox: who had it before can send nothing more, and what it sent is decided.
+        """Takes an outbox from its former user, who can send nothing more; ends its transaction.
 
         Args:
-            outbox: Its name in the cluster.
-            topic: Where its letters go to.
+            outbox: The transactional id.
+            topic: The topic that gets the letters.
 
         Raises:
             UnauthorizedError: Kafka does not let us.
@@ -496,14 +497,10 @@ class DeadLetterSink(Protocol):
         """
 
     async def ensure(self, topic: str, *, create: bool) -> None:
-        """Sees to it that a topic is there.
-
-        Args:
-            topic: Which.
-            create: Whether it may be made, with the broker's defaults.
+        """Makes sure that a topic exists; with `create` makes it, with the broker's defaults.
 
         Raises:
-            UnknownTopicOrPartitionError: It is not there, and must not be made.
+            UnknownTopicOrPartitionError: The topic does not exist, and must not be made.
             UnauthorizedError: Kafka does not let us make it.
             KafkaUnavailableError: No answer in time.
         """
@@ -517,11 +514,11 @@ class LetterTransactions(Protocol):
 
     @property
     def mark(self) -> OutboxMark | None:
-        """That of the last transaction that had gone through to the topic; None = none had."""
+        """The mark of the last transaction that was committed; None = there is none."""
 
     @property
     def is_open(self) -> bool:
-        """False: what became of the last transaction is known only to who opens it anew."""
+        """False after an error: only the one who opens it anew learns what the last one became."""
 
     async def send(self, topic: str, messages: Sequence[OutgoingMessage], mark: OutboxMark) -> None:
         """Sends messages and the mark, all or nothing; after an error it is not open any more.
@@ -534,7 +531,7 @@ class LetterTransactions(Protocol):
 
 
 class OutgoingMessage(NamedTuple):
-    """A record to be."""
+    """A record that is to be sent."""
 
     key: bytes | None
     value: bytes | None
@@ -542,18 +539,18 @@ class OutgoingMessage(NamedTuple):
 
 
 class OwnerWay(Protocol):
-    """The way to an owner of share-partitions; its calls do not wait."""
+    """Way to an owner of share-partitions; calls do not wait."""
 
     def say(self, item: GatewayItem) -> None:
         """Sends an item, after those before; lost when the link breaks."""
 
 
 class GatewayWay(Protocol):
-    """The way back to the gateway of members; its calls do not wait."""
+    """Way back to the gateway of members; calls do not wait."""
 
     @property
     def unsent_bytes(self) -> int:
-        """Payloads that wait on the link."""
+        """Bytes of payloads that wait on the link."""
 
     def say(self, item: OwnerItem) -> None:
         """Sends an item, after those before; lost when the link breaks."""
@@ -563,41 +560,41 @@ class GatewayWay(Protocol):
 
 
 class PeerListener(Protocol):
-    """Who uses the links to owners."""
+    """Listener to links to owners."""
 
     def linked(self, owner_id: str, way: OwnerWay) -> Callable[[OwnerItem], None]:
-        """An owner can be reached from now on; returns who hears what it says, in order."""
+        """An owner can be reached now; returns the listener to its items, which come in order."""
 
     def unlinked(self, owner_id: str) -> None:
-        """The link is gone, and so is what was under way on it. Another one may follow."""
+        """The link is gone, with all items under way on it. Another one may follow."""
 
 
 class PeerNetwork(Protocol):
     """Links from this gateway to the other coordinators."""
 
     def follow(self, addresses: Mapping[str, str]) -> None:
-        """Keeps a link to each of these, by coordinator id, and to nobody else."""
+        """Keeps links to exactly these addresses, given by coordinator id."""
 
     async def close(self) -> None:
         """Ends every link."""
 
 
 class EventFigures(NamedTuple):
-    """What became of events since the process started."""
+    """Numbers of events since the process started."""
 
     written: int
     """Rows that the writer has taken."""
     lost: int
     """Rows that were dropped: the writer was too slow, gone, or could not write."""
     waiting_bytes: int
-    """What waits for the writer."""
+    """Bytes of rows that wait for the writer."""
 
 
 class EventSink(Protocol):
-    """Where events go (design 11).
+    """Sink of events (design 11).
 
-    Calls do not wait, and never fail: what can not be written is counted, and said by a row of kind
-    `lost` as soon as there is room again.
+    Calls do not wait, and never fail: rows that cannot be written are counted, and a row of kind
+    `lost` says so as soon as there is room again.
     """
 
     def put(self, block: EventBlock) -> None:
@@ -608,4 +605,4 @@ class EventSink(Protocol):
         """For metrics."""
 
     async def close(self) -> None:
-        """Writes what waits, then ends; gives up after some seconds."""
+        """Writes the rows that wait, then ends; gives up after some seconds."""

@@ -16,22 +16,22 @@ from sharecoord.store.tables import ALEMBIC_VERSION, COORDINATOR, HEAD_REVISION,
 from sharecoord.store.transactions import Transactions
 
 TOOL_ID = "sharecoord-store"
-"""How this process calls itself to others that want the store."""
+"""Coordinator id of a tool, as other processes see it while the tool has the store."""
 
 
 class StoreFacts(NamedTuple):
-    """What a store says about itself."""
+    """Facts that a store tells about itself."""
 
     revision: str
-    """Its schema."""
+    """Revision of the schema."""
     release: str
-    """The newest release that has opened it; "" = not known."""
+    """The newest release that has opened the store; "" = not known."""
     cluster_id: str
-    """The Kafka cluster that it belongs to; "" = not known."""
+    """The store's Kafka cluster; "" = not known."""
 
 
 class Migration(NamedTuple):
-    """What `migrate` did; both the same = nothing."""
+    """Schema before and after `migrate`; both the same = there was nothing to do."""
 
     before: str
     """"" = the database was empty."""
@@ -39,7 +39,7 @@ class Migration(NamedTuple):
 
 
 class StoreAccess:
-    """One database, for tools."""
+    """Access of tools to one database: a snapshot, or exclusive writing."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class StoreAccess:
 
     @contextlib.contextmanager
     def snapshot(self, *, any_revision: bool = False) -> Iterator[tuple[Connection, StoreFacts]]:
-        """One consistent, committed state for as long as it is read; coordinators go on.
+        """Reads one consistent, committed state within the block; coordinators go on.
 
         Args:
             any_revision: Whether a schema of another release is shown too.

@@ -39,7 +39,7 @@ from sharecoord.store.tables import (
 )
 
 TABLES = [table for table in METADATA.tables.values() if table is not COORDINATOR]
-"""The tables of a backup, those first that foreign keys lead to. Leases are not worth a backup."""
+"""The tables of a backup, parents before children. Leases of coordinators end too soon to keep."""
 
 EPOCH_STEP = 1 << 20
 """Added to the highest known epoch: more claims or resets than a share-partition can have had
@@ -57,7 +57,7 @@ def backup_store(access: StoreAccess, path: Path, *, replace: bool) -> BackupHea
 
     Args:
         access: The store.
-        path: The file; see `write_backup` for how it comes to be.
+        path: The file to write; see `write_backup`.
         replace: Whether a file of this name may be replaced.
 
     Raises:
@@ -194,7 +194,7 @@ def _insert(
 
 
 def _highest_epoch(connection: Connection) -> int:
-    """The highest epoch that stands anywhere in the store."""
+    """The highest epoch of share-partitions and groups, present or deleted."""
     part = SHARE_PARTITION.c
     epochs = (part.owner_epoch, part.state_epoch, SHARE_GROUP.c.group_epoch)
     found = [connection.execute(select(func.max(epoch))).scalar() or 0 for epoch in epochs]
@@ -202,7 +202,7 @@ def _highest_epoch(connection: Connection) -> int:
 
 
 def _raise_epochs(access: StoreAccess, connection: Connection, epoch: int) -> None:
-    """Makes every coordinator of before a stranger: to rows, to claims, to new rows."""
+    """Raises all epochs to `epoch`, so that coordinators from before the restore are fenced."""
     if epoch > EPOCH_MAX - EPOCH_STEP:
         raise InvalidRequestError(
             f"the highest epoch would become {epoch}: this state was restored too often. Reset the "
@@ -219,7 +219,7 @@ def _raise_epochs(access: StoreAccess, connection: Connection, epoch: int) -> No
 
 
 def _continue_ids(connection: Connection) -> None:
-    """New share-partitions get higher ids; only PostgreSQL does not see that by itself."""
+    """Makes PostgreSQL give new share-partitions higher ids; other databases do so themselves."""
     if connection.dialect.name == "postgresql":
         sequence = func.pg_get_serial_sequence(SHARE_PARTITION.name, "id")
         highest = select(func.coalesce(func.max(SHARE_PARTITION.c.id), 0) + 1).scalar_subquery()

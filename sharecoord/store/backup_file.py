@@ -48,13 +48,13 @@ T = TypeVar("T", str, int)
 
 @dataclass(frozen=True, slots=True)
 class BackupHeader:
-    """What a backup says about itself."""
+    """The first line of a backup."""
 
     schema_revision: str
     release: str
-    """That wrote the file."""
+    """Version of sharecoord that wrote the file."""
     cluster_id: str
-    """Of Kafka; "" = not known."""
+    """The store's Kafka cluster; "" = not known."""
     taken_at_ms: int
     """Milliseconds since the epoch by the store's clock."""
     rows: Mapping[str, int]
@@ -81,7 +81,7 @@ def write_backup(
     """Writes the file whole or not at all; durable when this returns, readable by this user only.
 
     Args:
-        path: Where to.
+        path: The file to write.
         header: Its first line; `rows` must fit `sections`.
         sections: Tables with their rows, which are taken one by one.
         replace: Whether a file of this name may be replaced.
@@ -149,7 +149,7 @@ def _cannot_write(path: Path, error: OSError) -> SharecoordError:
 
 
 class BackupReader:
-    """Reads a backup, as often as wanted, line by line."""
+    """Reader of a backup, line by line; each method reads the file from its start."""
 
     def __init__(self, path: Path, tables: Sequence[Table]) -> None:
         """Touches nothing.
@@ -171,7 +171,7 @@ class BackupReader:
             InvalidRequestError: No backup, or a damaged one; says in which line.
             StoreVersionError: Of a newer release.
         """
-        with self._lines() as lines:
+        with _Lines(self._path) as lines:
             header = self._header(lines)
             check(header)
             for _, _ in self._rows(lines, header):
@@ -180,11 +180,8 @@ class BackupReader:
 
     def rows(self) -> Generator[tuple[Table, Row], None, None]:
         """All rows in order; raises as `verify`."""
-        with self._lines() as lines:
+        with _Lines(self._path) as lines:
             yield from self._rows(lines, self._header(lines))
-
-    def _lines(self) -> _Lines:
-        return _Lines(self._path)
 
     def _header(self, lines: _Lines) -> BackupHeader:
         found = lines.next_object()
@@ -226,7 +223,7 @@ class BackupReader:
 
 
 class _Lines:
-    """The lines of a file, counted and summed; a context manager."""
+    """Context manager that reads a file line by line, with line number and checksum."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -254,11 +251,11 @@ class _Lines:
 
     @property
     def sha256(self) -> str:
-        """Of all lines so far."""
+        """Checksum of all lines that were read so far."""
         return self._digest.hexdigest()
 
     def damaged(self, why: str) -> InvalidRequestError:
-        """The error that says so."""
+        """The error for a damaged line."""
         return InvalidRequestError(
             f"{self._path} is damaged at line {self._number}: {why}. Copy it again from where it "
             "was written, or give another backup"

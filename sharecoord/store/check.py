@@ -1,4 +1,4 @@
-"""Looks whether a store holds what a coordinator can work with; beside a live one, if need be."""
+"""Check of a store: whether a coordinator can work with every row. Coordinators may go on."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from sharecoord.store.tables import (
 )
 
 FINDINGS_MAX: Final = 1_000
-"""So many are kept; more are counted."""
+"""Most findings that a report lists; the others are counted."""
 
 DELIVERY_COUNT_MAX: Final = 1_000
 """The highest `share.delivery.count.limit`."""
@@ -73,23 +73,23 @@ Values = Mapping[str, Any]
 """A row by column."""
 
 Look = Callable[[Values], Iterator[tuple[str, str]]]
-"""Says what is wrong with a row: (problem, fix or "" for the table's)."""
+"""Finds problems of a row: (problem, fix), where "" is the usual fix of the table."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong."""
+    """A problem of one row."""
 
     table: str
     row: str
-    """Its primary key."""
+    """The primary key of the row."""
     problem: str
     fix: str
 
 
 @dataclass(slots=True)
 class CheckReport:
-    """What a check found."""
+    """Result of a check."""
 
     facts: StoreFacts
     findings: list[Finding] = field(default_factory=list)
@@ -108,19 +108,19 @@ class CheckReport:
 
 @dataclass(slots=True)
 class _Partition:
-    """What the rows of other tables are compared with."""
+    """Facts of a share-partition that rows of other tables are compared with."""
 
     place: str
     reset: str
-    """The command that heals it."""
+    """The command that mends the share-partition."""
     start: int | None
     end: int
     finished: int
     owner_epoch: int
     unfinished: int = 0
-    """Records of its ranges that are not in a final state."""
+    """Records in ranges that are not in a final state."""
     covered_to: int = -1
-    """The last offset of its ranges so far."""
+    """The last offset of the ranges that were looked at so far."""
 
 
 def check_store(access: StoreAccess) -> CheckReport:
@@ -150,7 +150,7 @@ def _other_schema(facts: StoreFacts) -> Finding:
 
 
 class _Check:
-    """One pass over all tables."""
+    """A check that reads every table once."""
 
     def __init__(self, connection: Connection, report: CheckReport, *, now_ms: int) -> None:
         self._connection = connection
@@ -159,7 +159,7 @@ class _Check:
         self._partitions: dict[int, _Partition] = {}
 
     def run(self) -> None:
-        """Looks at all rows; share-partitions before what hangs on them."""
+        """Looks at all rows; share-partitions come before the rows that name them."""
         looks: list[tuple[Table, str, Look]] = [
             (STORE_META, "write the value that is meant with UPDATE", self._meta),
             (COORDINATOR, _NEW_ROW, self._coordinator),
@@ -329,7 +329,7 @@ class _Check:
             yield f"kind {row['kind']!r} is neither redriven nor discarded", ""
 
     def _counts(self) -> None:
-        """What can be said of a share-partition once its ranges are known."""
+        """Compares finished counts with the ranges of their share-partitions."""
         for id_, part in self._partitions.items():
             if part.start is None:
                 continue

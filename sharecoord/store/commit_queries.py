@@ -1,4 +1,4 @@
-"""The group commit (design 4), statement by statement. Runs inside a writing transaction."""
+"""Statements of the group commit (design 4), inside a writing transaction."""
 
 from __future__ import annotations
 
@@ -77,13 +77,15 @@ def write_partitions(
     ]:
         statements.pass_over(connection, passed)
     gone: list[tuple[str, int, int]] = []
-    entries: list[tuple[object, ...]] = []
+    entries: dict[str, list[tuple[object, ...]]] = {}
     for part in parts:
         id_ = part.partition_id
         for kind, offsets, written in changes_of(part):
-            gone += [(kind, id_, offset) for offset in offsets]
-            entries += [encode_entry(id_, entry) for entry in written]
+            if offsets:
+                gone += [(kind, id_, offset) for offset in offsets]
+            if written:
+                entries.setdefault(kind, []).extend(encode_entry(id_, each) for each in written)
     if gone:
         statements.delete_entries(connection, gone)
-    if entries:
-        statements.upsert_entries(connection, entries)
+    for kind, rows in entries.items():
+        statements.upsert_entries(connection, kind, rows)

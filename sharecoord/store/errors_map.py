@@ -1,8 +1,6 @@
-"""Errors of the drivers to ours: which of them help to retry, and which end the process.
+"""Translates errors of SQLite; those of servers are in `errors_postgres` and `errors_mysql`.
 
-SQLite here; servers in `errors_postgres` and `errors_mysql`.
-
-What matters is what we know of the transaction: it did not happen (StoreUnavailableError), nobody
+The class tells what is known of the transaction: it did not happen (StoreUnavailableError), nobody
 knows (StoreOutcomeUnknownError), or nothing that the file says can be trusted (StoreFatalError).
 """
 

@@ -1,4 +1,4 @@
-"""Errors of PyMySQL to ours, by the server's or the client's error number."""
+"""Translates errors of PyMySQL by the error number of server or client."""
 
 from __future__ import annotations
 

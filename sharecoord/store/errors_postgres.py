@@ -1,4 +1,4 @@
-"""Errors of psycopg to ours, by SQLSTATE; those of connecting carry none and are told by text."""
+"""Translates errors of psycopg by SQLSTATE; errors of connecting have none, only a text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the errors of database servers have in common: kinds, and what each kind becomes.
+"""Kinds of errors of database servers, and the error of this package for each kind.
 
 A driver's error is put into a `Kind` by its code; the kind says what is known of the transaction.
 """
@@ -25,18 +25,18 @@ class StoreRefusedError(StoreUnavailableError):
 
 
 class Kind(Enum):
-    """What an error says of the transaction."""
+    """Kind of a server's error: what is known of the transaction."""
 
     CONFLICT = "conflict"
-    """Surely rolled back, also when COMMIT says it; again at once."""
+    """Surely rolled back, also when COMMIT raised it; try again at once."""
     NOT_COMMITTED = "not committed"
-    """Surely rolled back, also when COMMIT says it; again later."""
+    """Surely rolled back, also when COMMIT raised it; try again later."""
     REFUSED = "refused"
     """Surely rolled back; somebody has to change something."""
     PASSING = "passing"
-    """Rolled back, unless COMMIT says it."""
+    """Rolled back, unless COMMIT raised it."""
     FATAL = "fatal"
-    """What the server says can not be trusted."""
+    """Nothing that the server says can be trusted."""
     OURS = "ours"
     """A row or a statement that will be refused again."""
 

@@ -1,4 +1,4 @@
-"""From `--store URL` to a store. Drivers are imported only for the database that is named."""
+"""Makes the store that `--store URL` names. Only the driver of that database is imported."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def make_store(
             (`sharecoord store migrate`).
 
     Raises:
-        InvalidConfigError: The URL is malformed, its database is not supported (so), or the
-            database's driver is not installed.
+        InvalidConfigError: The URL is malformed, names a database or a mode that is not supported,
+            or the database's driver is not installed.
     """
     scheme, colon, rest = url.partition(":")
     kind = scheme.partition("+")[0].lower()

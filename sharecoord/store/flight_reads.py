@@ -7,8 +7,8 @@ whole share-partition: lists of first and last offsets, and a list of texts, eac
 other columns of one range; equal texts are decoded once. PyMySQL, itself in Python, gains nothing
 from either: it reads rows.
 
-Of many delayed ranges only those are read that are due first: a cut says up to which place. Of the
-others the offsets are enough (`core.offset_set`).
+Of many delayed ranges only those that are due first are read: a cut is the place of the last one.
+Of the others only the offsets are read (`core.offset_set`).
 """
 
 from __future__ import annotations
@@ -87,11 +87,11 @@ def _read_rows(connection: Connection, places: _Places) -> dict[int, InFlight]:
 
 
 def find_cuts(connection: Connection, delayed_max: Mapping[int, int]) -> dict[int, DelayedPlace]:
-    """The last delayed range that is read, of share-partitions that have more.
+    """Places of the last delayed ranges that are read, for share-partitions that have more.
 
     Args:
         connection: In a transaction.
-        delayed_max: How many are read, by share-partition; all of those that are not in it.
+        delayed_max: Most delayed ranges to read, by share-partition; absent = all of them.
     """
     if not delayed_max:
         return {}
@@ -199,7 +199,7 @@ def _read_postgres(connection: Connection, places: _Places) -> dict[int, InFligh
 
 
 def _in_order(firsts: list[int], lasts: list[int], states: list[State]) -> InFlight:
-    """One share-partition, whose ranges came state by state."""
+    """Sorts the ranges of a share-partition, which came state by state, by offset."""
     order = sorted(range(len(firsts)), key=firsts.__getitem__)
     return InFlight(
         list(map(firsts.__getitem__, order)),

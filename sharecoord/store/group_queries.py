@@ -73,7 +73,7 @@ _P = SHARE_PARTITION.c
 
 
 def read_fleet(connection: Connection, dialect: Dialect) -> FleetView:
-    """Coordinators whose lease lives, by id; the epochs of all groups."""
+    """Coordinators with a live lease, by id; the epochs of all groups."""
     living = _K.lease_until_ms >= dialect.now_ms(connection)
     found = connection.execute(
         select(_K.id, _K.address, _K.peer_address, _K.draining).where(living)
@@ -120,7 +120,7 @@ def ensure_group(connection: Connection, dialect: Dialect, group_id: str) -> Gro
 
 
 def _not_below_floor(connection: Connection, group: GroupRow) -> GroupRow:
-    """Looks again: a group of this name may have come and gone before ours was made."""
+    """Raises the epoch to the floor: a group of this name may have been made and deleted before."""
     floor = read_floor(connection)
     if group.group_epoch >= floor:
         return group
@@ -222,7 +222,7 @@ def join_members(
 ) -> list[int | None]:
     """Saves the members with their next epochs, new ones with the first; returns these.
 
-    None for a join that a later one of the same member has overtaken: its row stays.
+    None for a join that a later join of the same member has overtaken: the stored row stays.
     """
     names = MEMBER.columns.keys()
     by_group: dict[str, dict[str, dict[str, Any]]] = {}
@@ -327,7 +327,7 @@ def open_and_lock(
 
 
 def _clear(connection: Connection, partition_id: int, head: PartitionHead | None) -> None:
-    """Ends everything in flight; the outbox stays (design 5.11)."""
+    """Deletes everything in flight and raises epochs; dead letters stay (design 5.11)."""
     _empty(connection, partition_id)
     epoch = _P.state_epoch + 1
     connection.execute(
@@ -344,7 +344,7 @@ def _clear(connection: Connection, partition_id: int, head: PartitionHead | None
 
 
 def _empty(connection: Connection, partition_id: int) -> None:
-    """Deletes everything in flight, and what was stored with it."""
+    """Deletes ranges, checkpoints and kept payloads of a share-partition."""
     connection.execute(delete(IN_FLIGHT).where(IN_FLIGHT.c.partition_id == partition_id))
     delete_entries(connection, WINDOW_KINDS, partition_id)
 
@@ -404,8 +404,8 @@ def _delete_all_but_outboxes(
 ) -> list[Mapping[str, Any]]:
     """Deletes locked share-partitions, empties those with an outbox; returns which it deleted.
 
-    Dead letters were promised to their topic (design 5.11): the row that they hang on stays,
-    uninitialised, until they are done.
+    Dead letters were promised to their topic (design 5.11): their share-partition stays,
+    uninitialised, until they are sent.
     """
     if not locked:
         return []

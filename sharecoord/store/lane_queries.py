@@ -1,4 +1,4 @@
-"""Lanes and replays: what is selected, what bears a mark. Each runs inside one transaction."""
+"""Queries of lanes and replays. Each runs inside one transaction."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sharecoord.core.letters.lanes import (
     SelectionResult,
 )
 from sharecoord.core.spans import Span, covers
-from sharecoord.store.book_entries import KEPT_PAYLOAD
+from sharecoord.store.book_entries import COLUMNS_OF_KIND, KEPT_PAYLOAD
 from sharecoord.store.dialects import Dialect
 from sharecoord.store.flight_reads import find_ranges
 from sharecoord.store.group_queries import (
@@ -40,7 +40,7 @@ _E = BOOK_ENTRY.c
 
 
 def list_lanes(connection: Connection) -> list[PartitionRow]:
-    """Lanes that have something to hand out."""
+    """Lanes that have records to hand out."""
     is_open = _P.closed.is_(False), _P.start_offset < _P.stops_at
     return find_partitions(connection, _P.lane != "", *is_open)
 
@@ -60,7 +60,7 @@ def read_marks(
 def take_in(
     connection: Connection, dialect: Dialect, selections: Sequence[Selection], marking: Marking
 ) -> list[SelectionResult]:
-    """Marks what is selected, and for a redrive adds it to its lanes."""
+    """Marks selected letters, and for a redrive adds them to their lanes."""
     now_ms = dialect.now_ms(connection)
     found: dict[PartitionKey, SelectionResult] = {}
     for key, id_, change in _changes(connection, dialect, selections, marking):
@@ -69,7 +69,8 @@ def take_in(
         _write(connection, id_, change, rate_limit=rate_limit)
         if change.upserted and (kept := selection.kept_of(change.taken)):
             _forget_kept(connection, id_, change.taken)
-            rows = [dict(zip(_E.keys(), encode_entry(id_, each), strict=True)) for each in kept]
+            names = COLUMNS_OF_KIND[KEPT_PAYLOAD]
+            rows = [dict(zip(names, encode_entry(id_, each), strict=True)) for each in kept]
             connection.execute(BOOK_ENTRY.insert(), rows)
         marks = [
             {"partition_id": id_, **Mark(*run, str(marking.kind), marking.run_id, now_ms)._asdict()}
@@ -103,7 +104,7 @@ def _state(connection: Connection, id_: int) -> LaneState:
 def _write(
     connection: Connection, id_: int, change: LaneChange, *, rate_limit: int | None = None
 ) -> None:
-    """The lane as it is from now on; its owner reloads it, for its state epoch is another one."""
+    """Writes a changed lane. Its state epoch rises, so the owner loads it anew."""
     gone = [*change.deleted, *(row.first_offset for row in change.upserted)]
     if gone:
         this = (_F.partition_id == id_, _F.first_offset == bindparam("the_first"))
@@ -126,7 +127,7 @@ def _write(
 def withdraw(
     connection: Connection, dialect: Dialect, keys: Sequence[PartitionKey]
 ) -> list[SelectionResult]:
-    """Takes back what was never handed out, with its marks."""
+    """Takes letters that were never handed out back, with their marks."""
     ids, locked = open_and_lock(connection, dialect, keys)
     found: dict[PartitionKey, SelectionResult] = {}
     for old in locked:
@@ -145,7 +146,7 @@ def withdraw(
 
 
 def _forget_kept(connection: Connection, id_: int, spans: Sequence[Span]) -> None:
-    """Payloads of letters that are not under way any more, or are not yet."""
+    """Deletes kept payloads in these spans."""
     of_lane = (_E.kind == KEPT_PAYLOAD, _E.partition_id == id_)
     known = connection.execute(select(_E.record_offset).where(*of_lane)).scalars()
     gone = [at for at in known if covers(spans, at)]
@@ -168,7 +169,7 @@ def make_replay(
     parts: Sequence[Replayed],
     config: Mapping[str, str] | None,
 ) -> bool:
-    """Bounded share-partitions of a group that has nothing else; False = it has."""
+    """Makes the share-partitions of a replay; False = the group has others."""
     by_key = {part.key: part for part in parts}
     (group_id,) = {part.key.group_id for part in parts}
     ids, locked = open_and_lock(connection, dialect, list(by_key))

@@ -1,4 +1,4 @@
-"""What the handles of the store in memory share: rows, and how they come to be."""
+"""Database of the store in memory: the rows that all handles share, and how rows are made."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class MemoryPartition:
-    """A share-partition with all that hangs on it."""
+    """A share-partition with its ranges, entries of books and marks."""
 
     row: PartitionRow
     change_sequence: int = 0
@@ -51,13 +51,13 @@ class MemoryPartition:
         self.set_head(head)
 
     def raise_epochs(self) -> None:
-        """Offsets begin another life."""
+        """Raises state and replay epoch: offsets may be used again for other records."""
         epoch = self.row.state_epoch + 1
         self.row = replace(self.row, state_epoch=epoch, replay_epoch=epoch)
 
 
 class MemoryDatabase:
-    """What the handles share. Everything in it is guarded by `lock`."""
+    """Rows that all handles share, guarded by `lock`."""
 
     def __init__(self, *, clock_ms: Callable[[], int] = wall_clock_ms) -> None:
         self.clock_ms = clock_ms
@@ -66,14 +66,14 @@ class MemoryDatabase:
         self.holder: str | None = None
         """Coordinator that has the database for itself (standalone mode)."""
         self.leases: dict[str, int] = {}
-        """Coordinator id to the end of its lease."""
+        """End of the lease by coordinator id."""
         self.coordinators: dict[str, CoordinatorRow] = {}
-        """What they have announced; those without a lease are dead."""
+        """Announced coordinators; those without a lease are dead."""
         self.partitions: dict[int, MemoryPartition] = {}
         self.ids: dict[PartitionKey, int] = {}
         self.last_id = 0
         self.member_epoch_floor = self.epoch_floor = 0
-        """Highest epoch of deleted rows: what is made again must not repeat lock tokens."""
+        """Highest epoch of deleted rows: rows that are made again must not repeat lock tokens."""
         self.groups: dict[str, GroupRow] = {}
         self.members: dict[tuple[str, str], MemberRow] = {}
 
@@ -83,7 +83,7 @@ class MemoryDatabase:
         return lease_until_ms is not None and lease_until_ms >= self.clock_ms()
 
     def raise_member_floor(self, epoch: int) -> None:
-        """A member goes: no later one may begin at its epoch or below."""
+        """Notes the epoch of a removed member: no later member may begin at it or below."""
         self.member_epoch_floor = max(self.member_epoch_floor, epoch)
 
     def ranges(self, partition_id: int) -> dict[int, InFlightRow]:
@@ -127,7 +127,7 @@ class MemoryDatabase:
         return len(doomed)
 
 
-def in_order(rows: Mapping[int, T]) -> list[T]:
+def by_offset(rows: Mapping[int, T]) -> list[T]:
     """The rows in order of their offsets, which are the keys."""
     return [rows[offset] for offset in sorted(rows)]
 
@@ -182,5 +182,5 @@ def change_group(database: MemoryDatabase, group: GroupRow) -> GroupRow:
 
 
 def copied(group: GroupRow) -> GroupRow:
-    """A row that the caller may change."""
+    """A copy that the caller may change."""
     return replace(group, config=dict(group.config))

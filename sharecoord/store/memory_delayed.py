@@ -1,4 +1,4 @@
-"""Delayed ranges in the store in memory: what a claim reads of them, what it leaves."""
+"""Delayed ranges in the store in memory: reading them by due time, and cutting them off."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def read(rows: Mapping[int, InFlightRow], after: DelayedPlace, max_rows: int) ->
 def cut(
     rows: Mapping[int, InFlightRow], delayed_max: int | None
 ) -> tuple[list[InFlightRow], Parked]:
-    """The ranges that a claim reads, in order of offset, and what it leaves."""
+    """The ranges that a claim reads, in order of offset, and those that it leaves."""
     delayed, offsets = _in_order(rows.values()), OffsetSet()
     if delayed_max is None or len(delayed) <= delayed_max:
         return sorted(rows.values()), Parked(offsets)
@@ -37,7 +37,7 @@ def cut(
 
 
 def _in_order(rows: Iterable[InFlightRow]) -> list[InFlightRow]:
-    """Those with a time, in the order in which they are due."""
+    """Delayed ranges in the order in which they are due."""
     return sorted((row for row in rows if row.available_at_ms > 0), key=_place)
 
 

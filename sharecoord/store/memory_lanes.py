@@ -21,9 +21,9 @@ from sharecoord.store.book_entries import KEPT_PAYLOAD
 from sharecoord.store.memory_database import (
     MemoryDatabase,
     MemoryPartition,
+    by_offset,
     change_group,
     ensure,
-    in_order,
     open_all,
 )
 
@@ -45,7 +45,7 @@ def _place_of(key: PartitionKey) -> tuple[str, str, str, int]:
 def take_in(
     database: MemoryDatabase, selections: Sequence[Selection], marking: Marking
 ) -> list[SelectionResult]:
-    """Marks what is selected, and for a redrive adds it to its lanes."""
+    """Marks selected letters, and for a redrive adds them to their lanes."""
     found: list[SelectionResult] = []
     parts = open_all(database, [selection.key for selection in selections])
     for selection, part in zip(selections, parts, strict=True):
@@ -62,7 +62,7 @@ def take_in(
 
 
 def withdraw(database: MemoryDatabase, keys: Sequence[PartitionKey]) -> list[SelectionResult]:
-    """Takes back what was never handed out, with its marks."""
+    """Takes letters that were never handed out back, with their marks."""
     found: list[SelectionResult] = []
     for key, part in zip(keys, open_all(database, keys), strict=True):
         back: tuple[Span, ...] = ()
@@ -82,7 +82,7 @@ def withdraw(database: MemoryDatabase, keys: Sequence[PartitionKey]) -> list[Sel
 def make_replay(
     database: MemoryDatabase, parts: Sequence[Replayed], config: Mapping[str, str] | None
 ) -> bool:
-    """Bounded share-partitions of a group that has nothing else; False = it has."""
+    """Makes the share-partitions of a replay; False = the group has others."""
     (group_id,) = {part.key.group_id for part in parts}
     rows = [part.row for part in database.partitions.values()]
     if any(lanes.hinders_replay(row) for row in rows if row.key.group_id == group_id):
@@ -98,7 +98,7 @@ def make_replay(
 
 
 def _state(part: MemoryPartition) -> LaneState:
-    return LaneState(part.row.head, in_order(part.in_flight), part.marks)
+    return LaneState(part.row.head, by_offset(part.in_flight), part.marks)
 
 
 def _write(part: MemoryPartition, change: LaneChange, *, rate_limit: int | None = None) -> None:

@@ -55,10 +55,10 @@ from sharecoord.store.clock import wall_clock_ms
 from sharecoord.store.memory_database import (
     MemoryDatabase,
     MemoryPartition,
+    by_offset,
     change_group,
     copied,
     ensure,
-    in_order,
     open_all,
 )
 
@@ -262,7 +262,7 @@ class MemoryStore:
                 entries.pop(offset, None)
             entries.update((entry.offset, entry) for entry in written)
         if self._check_ranges:
-            rows = in_order(partition.in_flight)
+            rows = by_offset(partition.in_flight)
             for before, after in itertools.pairwise(rows):
                 assert before.last_offset < after.first_offset, f"overlap: {before} {after}"
 
@@ -425,7 +425,7 @@ class MemoryStore:
                 return False
             named = [
                 row
-                for row in in_order(partition.in_flight)
+                for row in by_offset(partition.in_flight)
                 if row.first_offset <= change.last and row.last_offset >= change.first
             ]
             loaded = _loaded(partition, change.delayed_max, database.clock_ms())
@@ -497,7 +497,7 @@ class MemoryStore:
         self, partition_id: int, *, from_offset: int, max_rows: int
     ) -> list[DeadLetter]:
         with self._transaction("read_dead_letters") as database:
-            letters = in_order(database.entries(partition_id, DEAD_LETTER))
+            letters = by_offset(database.entries(partition_id, DEAD_LETTER))
             return [each for each in letters if each.offset >= from_offset][:max_rows]
 
     def list_partitions(self, group_id: str) -> list[PartitionRow]:
@@ -512,12 +512,12 @@ class MemoryStore:
         self, partition_id: int, *, from_offset: int, max_rows: int
     ) -> list[InFlightRow]:
         with self._transaction("read_in_flight") as database:
-            rows = in_order(database.ranges(partition_id))
+            rows = by_offset(database.ranges(partition_id))
             return [row for row in rows if row.last_offset >= from_offset][:max_rows]
 
     def checkpoint_sizes(self, partition_id: int, first: int, last: int) -> dict[int, int]:
         with self._transaction("checkpoint_sizes") as database:
-            found = in_order(database.entries(partition_id, CHECKPOINT))
+            found = by_offset(database.entries(partition_id, CHECKPOINT))
             return {each.offset: len(each.data) for each in found if first <= each.offset <= last}
 
     def count_in_flight(self, partition_id: int) -> dict[int, int]:
@@ -549,10 +549,10 @@ def _loaded(partition: MemoryPartition, delayed_max: int | None, now_ms: int) ->
         row=partition.row,
         in_flight=InFlight.of(rows),
         parked=parked,
-        dead_letters=tuple(in_order(partition.entries[DEAD_LETTER])),
+        dead_letters=tuple(by_offset(partition.entries[DEAD_LETTER])),
         store_now_ms=now_ms,
-        checkpoints=tuple(in_order(partition.entries[CHECKPOINT])),
-        kept={each.offset: each.size_bytes for each in in_order(partition.entries[KEPT_PAYLOAD])},
+        checkpoints=tuple(by_offset(partition.entries[CHECKPOINT])),
+        kept={each.offset: each.size_bytes for each in by_offset(partition.entries[KEPT_PAYLOAD])},
     )
 
 

@@ -52,13 +52,13 @@ from sharecoord.store.tables import (
 )
 
 ROUNDS = 10
-"""How often a row is made that another transaction deletes before we have locked it."""
+"""Most attempts to make a row that other transactions delete before it is locked."""
 
 EPOCH_FLOOR = "epoch_floor"
 """Name in store_meta: no row made from now on may start below this epoch (see `raise_floor`)."""
 
 MEMBER_EPOCH_FLOOR = "member_epoch_floor"
-"""The same for members in a fleet, whose epochs begin at the store's clock: it may be set back."""
+"""The same for members in a fleet: their epochs begin at the store's clock, which may go back."""
 
 _C = SHARE_PARTITION.c
 _E = BOOK_ENTRY.c
@@ -119,9 +119,9 @@ def _make_rows(connection: Connection, dialect: Dialect, keys: Sequence[Partitio
 
 
 def _beginning(*, bounded: bool | None) -> dict[str, int | bool | None]:
-    """Where a new row begins in a topic that is not used (None), used, or bounded.
+    """Head and bound of a new row. In a bounded topic, that of a replay, it has no records.
 
-    What is added to the topic of a replay has nothing of it.
+    `bounded` is None when the group does not use the topic yet.
     """
     head = PartitionHead(0, 0, -1, 0, 0) if bounded else None
     values = head_values(head)
@@ -134,12 +134,11 @@ def _topic_of(key: PartitionKey) -> tuple[str, str]:
 
 
 def _is_used(connection: Connection, group_id: str, topic: str) -> bool | None:
-    """Whether what the group has of a topic of this name, of whatever id, is bounded.
+    """Whether the group's share-partitions of a topic of this name, of any id, are bounded.
 
-    None = it has no start offset there (design 5.7).
-
-    Locked against deletion until this transaction ends: who deletes the offsets of the topic then
-    finds the rows that are being made; or this one waits for the deletion, and finds nothing.
+    None = the group has no start offset there (design 5.7). The row is locked against deletion
+    until this transaction ends: whoever deletes the offsets of the topic then finds the rows that
+    are being made; or this transaction waits for the deletion, and finds nothing.
     """
     of_topic = (_C.group_id == group_id, _C.topic == topic, _C.lane == "")
     query = select(_C.stops_at).where(*of_topic, _C.start_offset.is_not(None)).limit(1)
@@ -175,7 +174,7 @@ def claim(
     coordinator_id: str,
     claims: Sequence[PartitionClaim],
 ) -> tuple[set[int], int]:
-    """Raises owner epochs where the claim is allowed; returns whose they are now, and the clock.
+    """Raises owner epochs where the claim is allowed; returns the claimed ids, and the clock.
 
     A reload also matches its own new incarnation: the same claim, made again because its outcome
     was not known, succeeds although the first one had been committed.
@@ -223,7 +222,7 @@ def _may_claim(
 def load_partitions(
     connection: Connection, *, claims: Sequence[PartitionClaim], now_ms: int
 ) -> dict[int, LoadedPartition]:
-    """Reads everything that owners need after their claims, by id; the rows must exist."""
+    """Reads the state that owners need after their claims, by id; the rows must exist."""
     ids = [claim.partition_id for claim in claims]
     limits = {c.partition_id: c.delayed_max for c in claims if c.delayed_max is not None}
     cuts = find_cuts(connection, limits)
@@ -295,7 +294,7 @@ def head_values(head: PartitionHead | None) -> dict[str, int | None]:
 
 
 def release_partitions(connection: Connection, releases: Sequence[PartitionRelease]) -> None:
-    """Makes nobody the owner of those whose owner epoch is still the same."""
+    """Takes the owner away from share-partitions whose owner epoch is still the same."""
     query = (
         select(_C.id, _C.owner_epoch)
         .where(_C.id.in_([release.partition_id for release in releases]))
@@ -321,7 +320,7 @@ def change_as_owner(
 
 
 def close_partition(connection: Connection, partition_id: int, owner_epoch: int) -> None:
-    """Marks a partition as closed; nobody delivers again what was kept of it."""
+    """Marks a partition as closed, and deletes its kept payloads: nobody delivers them again."""
     if change_as_owner(connection, partition_id, owner_epoch, closed=True):
         delete_entries(connection, (KEPT_PAYLOAD,), partition_id)
 
@@ -381,7 +380,7 @@ def checkpoint_sizes(
 
 
 def count_in_flight(connection: Connection, dialect: Dialect, partition_id: int) -> dict[int, int]:
-    """Records per state; those that are not due under `DELAYED`."""
+    """Number of records per state; delayed ones are under `DELAYED`."""
     flight = IN_FLIGHT.c
     is_delayed = (flight.state == int(RecordState.AVAILABLE)) & (
         flight.available_at_ms > dialect.now_ms(connection)
@@ -412,7 +411,7 @@ def read_floor(connection: Connection, name: str = EPOCH_FLOOR) -> int:
 def raise_floor(
     connection: Connection, dialect: Dialect, epoch: int, name: str = EPOCH_FLOOR
 ) -> None:
-    """Notes the highest epoch of rows that go. Locks the floor: call it last.
+    """Raises the floor to the highest epoch of deleted rows. Locks the floor: call it last.
 
     A share-partition that is deleted and made again must not repeat lock tokens (owner epoch) or
     ids of dead letters (state epoch) that are still out there.

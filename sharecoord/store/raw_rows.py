@@ -1,4 +1,4 @@
-"""Rows as they stand in a database: typed by their table, the same for every database, as JSON.
+"""Raw rows: values as the driver gives them, checked against their table, and as JSON.
 
 Nothing here trusts what it reads: a column may hold what no coordinator wrote.
 """
@@ -33,8 +33,8 @@ def rows_at_once(table: Table) -> int:
 def stored_rows(connection: Connection, table: Table) -> Iterator[Iterator[Row]]:
     """All rows in order of their primary key, as the driver gives them.
 
-    They come while they are read: who stops before the end has to leave the block, because some
-    servers say nothing else until then.
+    Rows are fetched while they are read. A caller that stops before the end has to leave the
+    block: until then some servers answer nothing else.
     """
     # Without a type nothing is converted, so that a damaged value can be named.
     columns = [type_coerce(column, NullType()).label(column.name) for column in table.columns]
@@ -50,7 +50,7 @@ def name_of(table: Table, row: Sequence[Any]) -> str:
 
 
 class _Rule(NamedTuple):
-    """What a column may hold."""
+    """Values that a column may hold."""
 
     name: str
     kind: type
@@ -75,7 +75,7 @@ def _rules(table: Table, kind: str = "") -> tuple[_Rule, ...]:
 
 
 def problems_of(table: Table, row: Sequence[Any]) -> list[str]:
-    """What is wrong with the types of a row; [] = nothing."""
+    """Problems with the types of a row's values; [] = none."""
     kind = str(row[0]) if table is BOOK_ENTRY else ""
     found = []
     for rule, value in zip(_rules(table, kind), row, strict=True):

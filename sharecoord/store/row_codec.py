@@ -26,7 +26,13 @@ from sharecoord.core.changes import (
 )
 from sharecoord.core.dispatch.pauses import Pause, PauseScope
 from sharecoord.core.spans import Spans
-from sharecoord.store.book_entries import CHECKPOINT, DEAD_LETTER, KEPT_PAYLOAD, Entry
+from sharecoord.store.book_entries import (
+    CHECKPOINT,
+    DEAD_LETTER,
+    KEPT_PAYLOAD,
+    LETTER_FIELDS,
+    Entry,
+)
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
@@ -108,7 +114,7 @@ def decode_group(row: Sequence[Any], blocked_keys: Iterable[BlockedKey] = ()) ->
 
 
 def encode_pauses(pauses: Iterable[Pause]) -> str:
-    """JSON array of objects; what a pause is not about is left out.
+    """JSON array of objects; a name that a pause does not have is left out.
 
     `[{"topic":"orders","partition":1,"since_ms":1700000000000,"by":"operator","reason":"why"}]`
     """
@@ -139,7 +145,7 @@ def decode_pauses(text: str) -> tuple[Pause, ...]:
 
 
 def key_digest(key: bytes) -> str:
-    """What a blocked key is found by."""
+    """Digest by which the row of a blocked key is found."""
     return hashlib.sha256(key).hexdigest()
 
 
@@ -221,39 +227,19 @@ def _bytes_of(content: str | dict[str, str]) -> bytes:
 
 # -- entries of books -----------------------------------------------------------------------------
 
-_LETTER_FIELDS = (
-    "reason",
-    "delivery_count",
-    "message",
-    "payload_known",
-    "member_id",
-    "first_failed_at_ms",
-    "failed_at_ms",
-    "state_epoch",
-    "kept",
-    "sequence",
-    "topic",
-    "exactly_once",
-)
-"""Columns that only dead letters have, by the names of their fields; `members` follows."""
-
-_letter_values = attrgetter(*_LETTER_FIELDS)
-_NO_RECORD = (None,) * 6
-_NO_LETTER = (None,) * (len(_LETTER_FIELDS) + 1)
+_letter_values = attrgetter(*LETTER_FIELDS)
 
 
 def encode_entry(partition_id: int, entry: Entry) -> tuple[object, ...]:
-    """The columns of `book_entry`, in order."""
+    """The columns of the entry's kind, in the order of `COLUMNS_OF_KIND`."""
     if isinstance(entry, Checkpoint):
-        key = (CHECKPOINT, partition_id, entry.offset)
-        return (*key, *_NO_RECORD, entry.data, entry.at_ms, *_NO_LETTER)
+        return (CHECKPOINT, partition_id, *entry)
     record = (entry.key, entry.value, encode_headers(entry.headers), entry.timestamp_ms)
     if isinstance(entry, KeptPayload):
         key = (KEPT_PAYLOAD, partition_id, entry.offset)
-        return (*key, *record, entry.timestamp_type, entry.size_bytes, None, None, *_NO_LETTER)
+        return (*key, *record, entry.timestamp_type, entry.size_bytes)
     key = (DEAD_LETTER, partition_id, entry.offset)
-    letter = (*_letter_values(entry), _to_json(entry.members))
-    return (*key, *record, None, None, entry.checkpoint, None, *letter)
+    return (*key, *record, entry.checkpoint, *_letter_values(entry), _to_json(entry.members))
 
 
 def decode_entry(row: Sequence[Any]) -> Any:
@@ -265,7 +251,7 @@ def decode_entry(row: Sequence[Any]) -> Any:
     headers = decode_headers(headers)
     if kind == KEPT_PAYLOAD:
         return KeptPayload(offset, size_bytes, key, value, headers, timestamp_ms, timestamp_type)
-    fields = dict(zip(_LETTER_FIELDS, letter, strict=True))
+    fields = dict(zip(LETTER_FIELDS, letter, strict=True))
     # Databases without booleans have 0 and 1.
     fields |= {name: bool(fields[name]) for name in ("payload_known", "kept", "exactly_once")}
     return DeadLetter(

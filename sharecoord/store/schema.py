@@ -1,4 +1,4 @@
-"""Makes, checks and upgrades the schema. Alembic is imported only when there is work for it."""
+"""Makes, checks and upgrades the schema. Alembic is imported only for an upgrade."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _make(connection: Connection, head: str) -> None:
 
 
 def _has_stamp(connection: Connection, tables: Collection[str]) -> bool:
-    """Whether the schema was finished once; a store that was used has rows in `store_meta`."""
+    """Whether the schema was ever finished; a used store has rows in `store_meta`."""
     return any(
         connection.execute(select(table)).first() is not None
         for table in (ALEMBIC_VERSION, STORE_META)

@@ -1,7 +1,7 @@
 """The hot statements for servers: one round trip for many rows, whatever their number.
 
-PostgreSQL takes each column as one array and unnests them; what does not need an answer goes out in
-a pipeline. MySQL and MariaDB take keys and numbers as one JSON document; rows of ranges go as an
+PostgreSQL takes each column as one array and unnests them; statements without an answer go out in a
+pipeline. MySQL and MariaDB take keys and numbers as one JSON document; rows of ranges go as an
 INSERT of many rows, which PyMySQL makes of them.
 """
 
@@ -16,9 +16,9 @@ from typing import Any
 from sqlalchemy import BigInteger, Column, Connection, Integer, LargeBinary, Table
 from sqlalchemy.engine import Dialect as CoreDialect
 
-from sharecoord.store.book_entries import KINDS
+from sharecoord.store.book_entries import ENTRY_KEYS, KINDS
 from sharecoord.store.dialects import Dialect
-from sharecoord.store.statements import ENTRY_KEYS, FLIGHT_KEYS, HEAD_COLUMNS, Rows, Statements
+from sharecoord.store.statements import FLIGHT_KEYS, HEAD_COLUMNS, Rows, Statements
 from sharecoord.store.tables import BOOK_ENTRY, IN_FLIGHT, SHARE_PARTITION
 
 
@@ -84,7 +84,7 @@ class _Arrays:
 
 
 class PostgresStatements(Statements):
-    """Arrays, on the driver's own cursor: SQLAlchemy's waits for each answer."""
+    """Statements with arrays, on the driver's own cursor: SQLAlchemy's waits for each answer."""
 
     def __init__(self, dialect: Dialect, core: CoreDialect) -> None:
         super().__init__(dialect, core)
@@ -100,7 +100,7 @@ class PostgresStatements(Statements):
         )
 
     def _make_ranges_sql(self) -> str:
-        """One statement: each part sees the state before all of them, and no row is in two."""
+        """Builds a statement of three parts. All see the state before it: no row may be in two."""
         self._heads = _Arrays(SHARE_PARTITION, (*HEAD_COLUMNS, "id"))
         self._flight_keys = _Arrays(IN_FLIGHT, FLIGHT_KEYS)
         names = IN_FLIGHT.columns.keys()
@@ -153,7 +153,7 @@ def _json_table(columns: Sequence[str]) -> str:
 
 
 class MySqlStatements(Statements):
-    """STRAIGHT_JOIN: the rows of the parameter are looked up by primary key, never the reverse."""
+    """Statements with JSON. STRAIGHT_JOIN makes the server look the parameter's rows up by key."""
 
     def __init__(self, dialect: Dialect, core: CoreDialect) -> None:
         super().__init__(dialect, core)

@@ -248,7 +248,7 @@ class SqlStore:
     def _change(
         self, work: Callable[[Connection], T], *, apart: bool = False, together: bool = False
     ) -> T:
-        """A writing transaction, again when it was rolled back in favour of another one."""
+        """A writing transaction; it is repeated when the server rolls it back for another one."""
         transactions = self._opened()
         begin = (
             transactions.write_apart if apart else partial(transactions.write, together=together)

@@ -1,4 +1,4 @@
-"""The statements that are run often, compiled once per database.
+"""Statements of the commit path, compiled once per database.
 
 Built in SQLAlchemy Core, so that one text serves every dialect, and run by `exec_driver_sql`:
 compiling or even looking up a compiled statement would cost more than SQLite's own work. The order
@@ -27,15 +27,16 @@ from sqlalchemy.engine import Dialect as CoreDialect
 from sqlalchemy.sql import Executable
 
 from sharecoord.core.changes import InFlightRow
+from sharecoord.store.book_entries import COLUMNS_OF_KIND, ENTRY_KEYS
 from sharecoord.store.dialects import Dialect
 from sharecoord.store.tables import BOOK_ENTRY, COORDINATOR, IN_FLIGHT, MEMBER, SHARE_PARTITION
 
 IDS_PER_SELECT_MAX = 512
-"""Partitions whose epochs are read by one statement; more are read in several."""
+"""Most share-partitions whose epochs one statement reads."""
 
 
 Rows = Sequence[tuple[Any, ...]]
-"""Values by column; not empty where nothing else is said."""
+"""Rows of parameters; a method takes no empty ones unless it says so."""
 
 HEAD_COLUMNS = (
     "start_offset",
@@ -45,7 +46,6 @@ HEAD_COLUMNS = (
     "change_sequence",
 )
 FLIGHT_KEYS = ("partition_id", "first_offset")
-ENTRY_KEYS = ("kind", "partition_id", "record_offset")
 
 
 class Statements:
@@ -90,9 +90,10 @@ class Statements:
         self._delete_entry = self._compile(
             delete(entry).where(*(entry.c[key] == bindparam(key) for key in ENTRY_KEYS)), ENTRY_KEYS
         )
-        self._upsert_entry = self._compile(
-            dialect.upsert(entry, keys=ENTRY_KEYS), entry.columns.keys()
-        )
+        self._upsert_entry = {
+            kind: self._compile(dialect.upsert(entry, keys=ENTRY_KEYS, columns=names), names, names)
+            for kind, names in COLUMNS_OF_KIND.items()
+        }
         member_keys = ("group_id", "member_id")
         alive = exists().where(
             COORDINATOR.c.id == member.c.gateway,
@@ -147,9 +148,9 @@ class Statements:
         """Rows: `ENTRY_KEYS`."""
         self._run(connection, self._delete_entry, rows)
 
-    def upsert_entries(self, connection: Connection, rows: Rows) -> None:
-        """Rows: all columns of `book_entry`."""
-        self._run(connection, self._upsert_entry, rows)
+    def upsert_entries(self, connection: Connection, kind: str, rows: Rows) -> None:
+        """Rows: the columns of the kind, in the order of `COLUMNS_OF_KIND`."""
+        self._run(connection, self._upsert_entry[kind], rows)
 
     def delete_members(self, connection: Connection, rows: Rows) -> None:
         """A row with a newer epoch stays, and one whose gateway is another coordinator that lives.
@@ -184,14 +185,22 @@ class Statements:
             )
         return text
 
-    def _compile(self, statement: Executable, parameters: Sequence[str]) -> str:
-        compiled: Any = statement.compile(dialect=self._core)  # type: ignore[attr-defined]
+    def _compile(
+        self,
+        statement: Executable,
+        parameters: Sequence[str],
+        columns: Sequence[str] | None = None,
+    ) -> str:
+        """Text of a statement; `columns` are those of an INSERT that does not have all."""
+        compiled: Any = statement.compile(  # type: ignore[attr-defined]
+            dialect=self._core, column_keys=columns
+        )
         assert list(compiled.positiontup) == list(parameters), compiled.positiontup
         return str(compiled)
 
 
 def _raise_state_epoch(part: Table) -> Update:
-    """Offsets begin another life: what is written behind a truncation is part of no replay."""
+    """UPDATE that raises the state epoch: records behind a truncation are part of no replay."""
     raised = part.c.state_epoch + literal_column("1")
     end = case((part.c.stops_at > part.c.end_offset, part.c.end_offset), else_=part.c.stops_at)
     return (

@@ -54,9 +54,9 @@ LANE_IN_KEY = String(260).with_variant(
 
 
 def _of_share_partition() -> ForeignKeyConstraint:
-    """On SQLite alone: a server would look each row's share-partition up, a third of a commit.
+    """Foreign key on SQLite alone: a server would take a third of a commit for looking it up.
 
-    What writes such rows has locked the share-partition, and what deletes it deletes them.
+    Whoever writes such rows has locked the share-partition; whoever deletes it deletes them.
     """
     constraint = ForeignKeyConstraint(["partition_id"], ["share_partition.id"], ondelete="CASCADE")
     return constraint.ddl_if(dialect="sqlite")
@@ -249,7 +249,7 @@ JOIN share_partition p ON p.id = f.partition_id
 LEFT JOIN member m ON m.group_id = p.group_id AND m.member_id = f.member_id
 WHERE NOT p.closed
 """
-"""What is not finished, with the names of those whom it concerns: for people, no code reads it."""
+"""View of ranges that are not finished, with names and times, for people; no code reads it."""
 
 
 def _make_view(_: MetaData, connection: Connection, **__: object) -> None:

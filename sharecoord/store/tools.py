@@ -1,4 +1,4 @@
-"""What `sharecoord store` does, with the database that a URL names."""
+"""Tools of `sharecoord store`, for the database that a URL names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sharecoord.store.sql_store import SqlStore
 
 
 class StoreTools:
-    """One database; nothing is touched before a method is called."""
+    """Tools for one database; nothing is touched before a method is called."""
 
     def __init__(self, url: str, *, lock_timeout_ms: int) -> None:
         """As `factory.make_store`.

@@ -1,4 +1,4 @@
-"""One transaction per call of the store, and what an error in it means."""
+"""Transactions of a store: connections, and the errors of this package for the driver's."""
 
 from __future__ import annotations
 
@@ -24,9 +24,8 @@ class _Kept:
 class Transactions:
     """Hands out connections inside transactions, and translates the errors.
 
-    The committer's connection is kept open, and so is the one of the lease, which must not wait for
-    a commit. Whatever goes wrong on a connection, it is closed, which rolls back; the next
-    transaction gets a new one.
+    The connection of the committer is kept open, and so is that of the lease, which must not wait
+    for a commit. A connection on which anything failed is closed, which rolls back.
     """
 
     def __init__(self, dialect: Dialect) -> None:
@@ -43,7 +42,7 @@ class Transactions:
         """A writing transaction on the committer's connection; durable when the block has ended.
 
         Args:
-            together: It is a `Dialect.together` block.
+            together: Whether it is a `Dialect.together` block.
         """
         with self._kept_open(self._committer, together=together) as connection:
             yield connection
@@ -74,7 +73,7 @@ class Transactions:
     def write_apart(self) -> Iterator[Connection]:
         """A writing transaction on a connection of its own.
 
-        It waits for the locks of a commit whose outcome is not known, wherever that one stands.
+        It waits for the locks of a commit whose outcome is not known.
         """
         with self._transaction(None) as connection:
             yield connection

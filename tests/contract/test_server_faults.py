@@ -379,7 +379,7 @@ def test_long_values_fit(server_world: ServerWorld) -> None:
 def test_the_real_clock_is_the_servers(server_world: ServerWorld) -> None:
     store = server_world.open()
     real = PostgresDialect if is_postgres(server_world.url) else MySqlDialect
-    with store._read() as connection:
+    with store._opened().read() as connection:
         now_ms = real.now_ms(server_world.dialects[id(store)], connection)  # type: ignore[arg-type]
     assert abs(now_ms - time.time() * 1000) < 60_000
 
@@ -400,7 +400,7 @@ def test_a_lease_is_renewed_while_a_commit_runs(
 def test_what_fits_is_taken_and_what_does_not_is_refused(mariadb_world: ServerWorld) -> None:
     store = opened(mariadb_world, mariadb_world.url)
     loaded = claimed(store)
-    with store._read() as connection:
+    with store._opened().read() as connection:
         packet = connection.exec_driver_sql("SELECT @@max_allowed_packet").scalar_one()
     largest = (packet - STATEMENT_BYTES) // WRITTEN_BYTES
     for extra, fits in ((-10, True), (2 * STATEMENT_BYTES, False)):

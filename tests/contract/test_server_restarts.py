@@ -213,7 +213,7 @@ def test_commit_is_durable_where_the_server_is_lax(
     with setting(world, "synchronous_commit", "off", "on"):
         eventually(lambda: world.sql("SHOW synchronous_commit") == [("off",)])
         store = open_at(world, world.url)
-        with store._write() as connection:
+        with store._opened().write() as connection:
             found = connection.exec_driver_sql("SHOW synchronous_commit").scalar()
     assert found == "on"
 

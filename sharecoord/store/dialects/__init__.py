@@ -1,4 +1,4 @@
-"""What differs between databases, one file each. Servers are imported by the factory alone."""
+"""Dialects: one module per database. Modules of servers are imported by the factory alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What differs between databases: the interface; one file per database beside it.
+"""Interface of a dialect: all that differs between databases.
 
 SQLAlchemy's SQLite compiler leaves FOR UPDATE out; there BEGIN IMMEDIATE does the same for the
 whole file, so that statements lock rows in order of id everywhere.
@@ -21,11 +21,11 @@ READ_ONLY = "sharecoord_read_only"
 LOCK_TIMEOUT_MS = 2000
 
 ALONE = ""
-"""Stands in `lives` for the coordinator that has the store for itself."""
+"""The id that `lives` takes for any coordinator in standalone mode."""
 
 
 class Dialect(abc.ABC):
-    """One database: how to connect, to begin, to upsert, to tell the time, to read its errors."""
+    """A database: how to connect, begin, upsert, tell the time and read errors."""
 
     driver_errors: tuple[type[BaseException], ...]
     """The driver's errors, which SQLAlchemy does not wrap everywhere."""
@@ -34,13 +34,13 @@ class Dialect(abc.ABC):
     """SQLAlchemy's INSERT with this database's words for rows that exist."""
 
     keeps_readers: bool = False
-    """Whether connections for reading are so dear that one is kept between reads."""
+    """Whether one connection for reading is kept open between reads: making one is slow."""
 
     ddl_commits: bool = False
     """Whether every statement that changes the schema commits what was done before."""
 
     def fits(self, payload: Sequence[bytes | None]) -> bool:
-        """See `ports.Store.fits`; known from `check_server` on."""
+        """See `ports.Store.fits`; the limit is known once `check_server` has run."""
         return True
 
     @abc.abstractmethod
@@ -49,10 +49,10 @@ class Dialect(abc.ABC):
 
     @abc.abstractmethod
     def take(self, *, coordinator_id: str, alone: bool) -> None:
-        """Takes the database for this process, before it is touched.
+        """Takes the database for this process; nothing else may touch it before.
 
         Args:
-            coordinator_id: Who this is; another living process must not have the same id.
+            coordinator_id: Id of this process; no other living process may have the same.
             alone: Whether no other coordinator may use it (standalone mode).
 
         Raises:
@@ -64,14 +64,14 @@ class Dialect(abc.ABC):
         """Undoes `take`; never raises."""
 
     def keep(self) -> None:  # noqa: B027 - a file lock can not be lost
-        """Sees to it that what `take` took is still ours; raises as `take` does."""
+        """Takes again what `take` took, where it was lost; raises as `take` does."""
 
     def opening(self) -> contextlib.AbstractContextManager[None]:
-        """One process at a time makes the schema and registers."""
+        """A block that one process at a time enters, to make the schema and register."""
         return contextlib.nullcontext()
 
     def lives(self, connection: Connection, coordinator_id: str) -> bool:
-        """Whether a process lives that took the store under this id, or as `ALONE`."""
+        """Whether a process that took the store under this id (or as `ALONE`) is alive."""
         return False
 
     def check_server(self, connection: Connection) -> None:  # noqa: B027 - nothing to check
@@ -81,7 +81,7 @@ class Dialect(abc.ABC):
         """
 
     def check_schema(self, connection: Connection) -> None:  # noqa: B027 - nothing to check
-        """Refuses tables that do not hold what the store needs; once per `open`."""
+        """Refuses tables whose engine or collation cannot hold the state; once per `open`."""
 
     def together(self, connection: Connection) -> contextlib.AbstractContextManager[None]:
         """A block whose statements, COMMIT included, need not wait for each other's end.
@@ -91,10 +91,10 @@ class Dialect(abc.ABC):
         return contextlib.nullcontext()
 
     def catch_up(self, connection: Connection) -> None:  # noqa: B027 - every statement is answered
-        """Waits until all that was sent in a block of `together` is answered."""
+        """Waits for the answers to all statements that were sent in a block of `together`."""
 
     def may_have_committed(self, connection: Connection) -> bool:
-        """Whether a transaction may have happened whose COMMIT, or what went with it, failed."""
+        """Whether a transaction may have been committed although its COMMIT failed."""
         return True
 
     @abc.abstractmethod
@@ -106,6 +106,7 @@ class Dialect(abc.ABC):
         table: Table,
         *,
         keys: Sequence[str],
+        columns: Sequence[str] = (),
         counter: str | None = None,
         not_older_by: str | None = None,
     ) -> Insert:
@@ -114,14 +115,15 @@ class Dialect(abc.ABC):
         Args:
             table: The table that gets the row.
             keys: Columns of the primary key or of a unique constraint.
+            columns: The columns that the row has, keys included; by default all of the table.
             counter: A column that becomes its stored value + 1 instead.
             not_older_by: A column; the stored row stays when its value is higher.
         """
         insert = self.insert(table)
         replaced: dict[str, Any] = {
-            column.name: insert.excluded[column.name]
-            for column in table.columns
-            if column.name not in keys
+            name: insert.excluded[name]
+            for name in columns or table.columns.keys()
+            if name not in keys
         }
         if counter is not None:
             replaced[counter] = table.c[counter] + literal_column("1")

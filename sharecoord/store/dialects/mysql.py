@@ -41,19 +41,18 @@ log = structlog.get_logger(__name__)
 OLDEST_MYSQL = (8, 0)
 OLDEST_MARIADB = (10, 6)
 IDLE_TIMEOUT_S = 3600
-"""The server ends a session that says nothing for so long; its default may be much shorter."""
+"""Silence after which the server ends a session; the server's default may be much shorter."""
 
 STATEMENT_BYTES = 16 << 10
-"""What a statement with one payload takes beside it: words, numbers, texts of members."""
+"""Most bytes of a statement with one payload that are not the payload: words, numbers, ids."""
 
 WRITTEN_BYTES = 2
-"""So many a byte of a payload takes at most: values are written into the statement, as hex digits
-or with escapes."""
+"""Most bytes of the statement per byte of payload: values are written as hex digits or escaped."""
 
 # 64 characters at most, one name space for the whole server.
 _KEY = "CONCAT('sharecoord.', LEFT(SHA2(CONCAT(DATABASE(), '/', %s), 256), 40))"
 _COLLATIONS = {True: "utf8mb4_nopad_bin", False: "utf8mb4_0900_bin"}
-"""By whether it is MariaDB. Bytes decide, and blanks at the end count."""
+"""Collation by whether the server is MariaDB. Bytes decide, and blanks at the end count."""
 _SOCKET_OPTIONS = (
     ("TCP_KEEPIDLE", KEEPALIVE_IDLE_S),
     ("TCP_KEEPINTVL", KEEPALIVE_INTERVAL_S),
@@ -172,14 +171,15 @@ class MySqlDialect(ServerDialect):
         table: Table,
         *,
         keys: Sequence[str],
+        columns: Sequence[str] = (),
         counter: str | None = None,
         not_older_by: str | None = None,
     ) -> Insert:
         insert = self.insert(table)
         replaced: dict[str, Any] = {
-            column.name: insert.inserted[column.name]
-            for column in table.columns
-            if column.name not in keys
+            name: insert.inserted[name]
+            for name in columns or table.columns.keys()
+            if name not in keys
         }
         if counter is not None:
             # No parameter: PyMySQL makes one INSERT of many rows only without.

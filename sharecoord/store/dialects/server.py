@@ -1,4 +1,4 @@
-"""What PostgreSQL and MySQL share: a session whose locks tell other processes that we live.
+"""The part that PostgreSQL and MySQL share: a session whose locks show that this process lives.
 
 The server lets go of a session's locks when its connection ends, however that happens, so a
 restart after kill -9 takes over at once and nobody waits for a lease. Correctness does not rest on
@@ -29,15 +29,15 @@ KEEPALIVE_INTERVAL_S = 1
 KEEPALIVE_COUNT = 3
 """A peer that has gone without a word is noticed after 5 s of silence."""
 USER_TIMEOUT_MS = 5000
-"""So long may sent bytes stay unacknowledged."""
+"""Longest time in which TCP may leave sent bytes unacknowledged."""
 STATEMENT_TIMEOUT_MS = 10_000
 ANSWER_TIMEOUT_MS = 12_000
-"""So long may a server that still has a network be silent: more than it gives a statement."""
+"""Longest silence of a server whose network works: more than the limit of a statement."""
 STANDSTILL_MS = STATEMENT_TIMEOUT_MS
-"""So long may a process say nothing within a transaction, as when it is stopped: its machine still
-answers for it, and the rows that it has locked would wait for ever."""
+"""Longest silence of a process within a transaction. A stopped process keeps its connection, and
+without this limit the rows that it has locked would stay locked."""
 OPEN_TIMEOUT_MS = 600_000
-"""The same while the schema is made or migrated."""
+"""Limit of a statement, an answer and a silence while the schema is made or migrated."""
 
 NOT_DURABLE = (
     "the store is not durable: what was committed can be lost when the server's machine fails; "
@@ -45,15 +45,15 @@ NOT_DURABLE = (
 )
 
 TAKE_WAIT_MS = 2000
-"""How long `take` asks again: the server may be about to notice the death of the last process."""
+"""How long `take` tries: the server may be about to notice that the last process has died."""
 TAKE_POLL_S = 0.05
 
 
 class ServerDialect(Dialect):
     """A database server.
 
-    The SQL of locks is the subclasses'; `%s` is the lock's name, of this database alone, or a
-    session's number.
+    Subclasses give the SQL of locks; `%s` is the name of a lock, unique to this database, or the
+    number of a session.
     """
 
     keeps_readers = True
@@ -61,15 +61,15 @@ class ServerDialect(Dialect):
     guard_sql: str = "SELECT 1"
     """Prepares the session that holds the locks."""
     try_lock_sql: str
-    """One row, one column: 1 or true when this session has the lock now."""
+    """Tries to take the lock; gives 1 or true when this session has it now."""
     unlock_sql: str
     session_sql: str
     """This session's number."""
     holder_sql: str
-    """Session number and client address of who has a lock; no row = nobody, or not visible."""
+    """Session number and client address of the lock's holder; no row = nobody, or not visible."""
     end_session_sql: str
     locked_sql: str
-    """1 or true when some session has the lock."""
+    """Gives 1 or true when some session has the lock."""
 
     def __init__(
         self,
@@ -87,7 +87,8 @@ class ServerDialect(Dialect):
             lock_timeout_ms: How long a transaction waits for rows that another one has locked.
             take_wait_ms: How long `take` waits for another process to be gone.
             answer_timeout_ms: How long the server may be silent.
-            standstill_ms: How long we may be, within a transaction; whole seconds on MariaDB.
+            standstill_ms: How long this process may be silent within a transaction; whole seconds
+                on MariaDB.
         """
         self.url = url
         self.where = f"store {url.render_as_string(hide_password=True)}"
@@ -100,9 +101,9 @@ class ServerDialect(Dialect):
         self._engine: Engine | None = None
         self._guard: Any = None
         self._keeping = threading.Lock()
-        """Renewals and commits have threads of their own, and both look at the guard."""
+        """Guards `_guard`, which the threads of renewals and of commits use."""
         self._sessions: set[int] = set()
-        """Those of ours since all locks were held last; the server may not know of their end."""
+        """Sessions of this process since it last held all locks; for the server they may live."""
 
     @abc.abstractmethod
     def set_autocommit(self, driver_connection: Any) -> None:
