@@ -32,7 +32,7 @@ def rows(text: str) -> list[tuple[int, str, str]]:
     return found
 
 
-def test_names(source: str) -> set[str]:
+def names_of_tests(source: str) -> set[str]:
     """The tests of a file, as pytest names them: `test_x`, `TestX::test_y`."""
     names = set()
     for node in ast.parse(source).body:
@@ -42,9 +42,6 @@ def test_names(source: str) -> set[str]:
     # State machines of Hypothesis are bound to a name: TestWindow = Machine.TestCase.
     names |= set(re.findall(r"^(Test\w+)\s*=", source, re.MULTILINE))
     return names
-
-
-test_names.__test__ = False  # type: ignore[attr-defined]  # a helper, whatever its name says
 
 
 def _functions(body: list[ast.stmt]) -> set[str]:
@@ -58,7 +55,7 @@ def exists(proof: str, root: Path) -> bool:
         file, _, name = proof.partition("::")
         path = root / file
         bare = name.split("[")[0].removesuffix("::runTest")
-        return path.is_file() and bare in test_names(path.read_text(encoding="utf-8"))
+        return path.is_file() and bare in names_of_tests(path.read_text(encoding="utf-8"))
     if proof.startswith("make "):
         makefile = (root / "Makefile").read_text(encoding="utf-8")
         return re.search(rf"^{re.escape(proof.split()[1])}:", makefile, re.MULTILINE) is not None

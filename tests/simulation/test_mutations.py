@@ -11,14 +11,28 @@ import pytest
 from tests.simulation.mutations import MUTATIONS, seeds_until_found
 
 SOONEST = {
+    "a claim forgets until when records wait": 2,
+    "a dead letter that Kafka refused counts as arrived": 122,
+    "a new owner does not know who holds locks": 45,
     "a back-off does not grow": 17,
+    "a letter is redriven a second time": 35,
+    "a pause of a topic, partition or member is not followed": 19,
+    "a paused group hands out": 190,
     "a program that may release gets a whole chain": 9,
     "a replay begins its source anew": 11,
+    "a replay ends one that is not finished": 11,
     "a replay leaves out its first record": 11,
+    "a replay of single offsets has those between": 9,
     "a replay reads beyond its end": 11,
+    "a restart keeps what its former process owned": 21,
     "an SDK does not listen to what is taken back": 9,
     "dead letters of a topic that was made again are left": 488,
+    "member epochs begin with 1 again": 19,
     "nobody is told what is taken back": 9,
+    "records of a topic's next life pass for the old one's": 26,
+    "retention takes what is kept": 169,
+    "what a former owner has sent is sent again": 581,
+    "what could not be sent is not handed back": 61,
     "what follows a released record is handed out": 41,
     "what is taken back is told after what follows": 41,
 }

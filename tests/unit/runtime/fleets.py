@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 
 from sharecoord.runtime.admin.admin import Admin, CoordinatorInfo
 from sharecoord.runtime.coordinator import Coordinator
-from sharecoord.testing.harness import VirtualStoreCaller
-from tests.unit.runtime.worlds import until
+from sharecoord.testing.harness import FakeMember, VirtualStoreCaller
+from tests.unit.runtime.worlds import at_work, until
 from tests.world import World
 
 INFO = CoordinatorInfo("1.2.3", "fake-cluster", "kafka:9092", "memory:")
@@ -91,3 +91,9 @@ def caller_of(coordinator: Coordinator) -> VirtualStoreCaller:
 def everything_finished(world: World, records: int) -> bool:
     heads = [partition.row.head for partition in world.database.partitions.values()]
     return sum(head.start_offset for head in heads if head) == records
+
+
+async def finish(world: World, member: FakeMember, records: int) -> None:
+    """A member works until everything is finished, `records` in all."""
+    async with at_work(member):
+        await until(lambda: everything_finished(world, records), step_s=0.1)

@@ -15,8 +15,8 @@ from sharecoord.errors import UnknownMemberError
 from sharecoord.runtime.fleet.owner import GatewayLink
 from sharecoord.testing.harness import FakeMember
 from sharecoord.testing.virtual_time import virtual
-from tests.unit.runtime.fleets import caller_of, everything_finished, fleet_of
-from tests.unit.runtime.worlds import at_work, counts, joined, offsets, until, world_with
+from tests.unit.runtime.fleets import caller_of, everything_finished, finish, fleet_of
+from tests.unit.runtime.worlds import counts, joined, offsets, until, world_with
 
 PARTITIONS = 8
 TOPIC = ("orders",)
@@ -27,8 +27,7 @@ async def test_a_member_gets_the_records_of_all_owners_through_its_gateway() -> 
     world = world_with(50, partitions=PARTITIONS)
     async with fleet_of(world, "a", "b", "c") as fleet:
         member = await joined(world, fleet.all["a"])
-        async with at_work(member):
-            await until(lambda: everything_finished(world, 50 * PARTITIONS), step_s=0.01)
+        await finish(world, member, 50 * PARTITIONS)
         owned = fleet.owned()
         assert sorted(p for places in owned.values() for p in places) == list(range(PARTITIONS))
         assert len([places for places in owned.values() if places]) > 1
@@ -140,8 +139,7 @@ async def test_what_is_held_of_a_topic_made_again_is_not_lost_at_who_does_not_kn
         await fleet.all["b"]._look_at_topics(everything=True)
         await asyncio.sleep(1)
         assert not (await member.settle(held)).exceptions
-        async with at_work(member):
-            await until(lambda: everything_finished(world, 3 * PARTITIONS), step_s=0.1)
+        await finish(world, member, 3 * PARTITIONS)
 
 
 @virtual
@@ -194,8 +192,7 @@ async def test_a_gateway_that_is_killed_costs_nothing_its_members_join_elsewhere
         assert await member.join(fleet.all["b"], "g", TOPIC, max_poll_records=1000) == []
         for delivery in held:
             assert (await member.settle(delivery)).error is None
-        async with at_work(member):
-            await until(lambda: everything_finished(world, 40 * PARTITIONS), step_s=0.1)
+        await finish(world, member, 40 * PARTITIONS)
 
 
 @virtual
@@ -205,8 +202,7 @@ async def test_a_broken_link_is_a_broken_stream_to_the_owner_and_is_made_again()
         member = await joined(world, fleet.all["a"], max_poll_records=10)
         await until(lambda: member.received >= 10, step_s=0.0005)
         world.peers.cut("a", "b")
-        async with at_work(member):
-            await until(lambda: everything_finished(world, 40 * PARTITIONS), step_s=0.1)
+        await finish(world, member, 40 * PARTITIONS)
 
 
 @virtual
@@ -266,8 +262,7 @@ async def test_a_member_whose_session_ended_while_its_gateway_stood_still_joins_
         # Not as if a newer stream had fenced it: that is for good.
         assert isinstance(member.ended, UnknownMemberError)
         await member.join(fleet.all["a"], "g", TOPIC, max_poll_records=1000)
-        async with at_work(member):
-            await until(lambda: everything_finished(world, 3 * PARTITIONS), step_s=0.1)
+        await finish(world, member, 3 * PARTITIONS)
 
 
 @virtual
@@ -369,8 +364,7 @@ async def test_what_no_lock_can_be_left_on_takes_up_no_room() -> None:
         member = world.member("m")
         ended = [(("orders", "of a former life", 0), HeldRange(0, 999, 77))]
         await member.join(fleet.all["a"], "g", TOPIC, max_poll_records=1, lock_book=ended)
-        async with at_work(member):
-            await until(lambda: everything_finished(world, 5 * PARTITIONS), step_s=0.1)
+        await finish(world, member, 5 * PARTITIONS)
 
 
 @virtual

@@ -18,7 +18,14 @@ from sharecoord.runtime.partition.claimed import ActorState
 from sharecoord.testing.harness import FakeMember
 from sharecoord.testing.virtual_time import virtual
 from tests.support import named
-from tests.unit.runtime.fleets import Fleet, admin_of, caller_of, everything_finished, fleet_of
+from tests.unit.runtime.fleets import (
+    Fleet,
+    admin_of,
+    caller_of,
+    everything_finished,
+    finish,
+    fleet_of,
+)
 from tests.unit.runtime.worlds import at_work, counts, joined, now_s, offsets, until, world_with
 from tests.world import World
 
@@ -40,8 +47,7 @@ async def work_off(world: World, fleet: Fleet, name: str, records: int = 3) -> N
     """Everything is finished by a member that leaves; every coordinator still owns its part."""
     member = world.member(f"at-{name}")
     await member.join(fleet.all[name], "g", TOPIC)
-    async with at_work(member):
-        await until(lambda: everything_finished(world, records * PARTITIONS), step_s=0.01)
+    await finish(world, member, records * PARTITIONS)
     member.leave()
     await asyncio.sleep(1)
 
@@ -358,8 +364,7 @@ async def test_a_link_that_is_down_for_longer_than_a_session_takes_nobody_out() 
         await asyncio.sleep(30)
         assert list(world.database.members) == [("g", "m")]
         world.peers.cut_off.clear()
-        async with at_work(member):
-            await until(lambda: everything_finished(world, 3 * PARTITIONS), step_s=0.1)
+        await finish(world, member, 3 * PARTITIONS)
 
 
 @virtual
@@ -379,8 +384,7 @@ async def test_what_could_not_be_released_is_released_later() -> None:
         store.release_partitions = release_once  # type: ignore[method-assign]
         await fleet.add("b")
         await until(lambda: fleet.owned().get("b"), step_s=0.1)
-        async with at_work(member):
-            await until(lambda: everything_finished(world, 3 * PARTITIONS), step_s=0.1)
+        await finish(world, member, 3 * PARTITIONS)
         assert not list(fails)
 
 
@@ -437,8 +441,7 @@ async def test_an_owner_that_can_not_take_a_member_in_is_asked_again() -> None:
         member = await joined(world, fleet.all["a"])
         await asyncio.sleep(0.5)
         caller_of(fleet.all["b"]).down = False
-        async with at_work(member):
-            await until(lambda: everything_finished(world, 3 * PARTITIONS), step_s=0.1)
+        await finish(world, member, 3 * PARTITIONS)
         assert member.ended is False
 
 

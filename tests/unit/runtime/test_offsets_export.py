@@ -11,6 +11,7 @@ import pytest
 import structlog
 
 from sharecoord.core.changes import PartitionKey
+from sharecoord.core.delivery import PartitionResult
 from sharecoord.core.states import AcknowledgeType
 from sharecoord.errors import (
     GroupNotEmptyError,
@@ -172,15 +173,23 @@ async def test_without_the_setting_kafka_is_not_asked() -> None:
         assert coordinator.offsets_exporter.figures() == ()
 
 
+async def accepting_slowly(
+    world: World, kafka: FakeGroups, coordinator: Coordinator, member: FakeMember
+) -> asyncio.Task[PartitionResult]:
+    """A member accepts ten records; that is decided, and the store takes three rounds for it."""
+    delivery = await member.next_delivery()
+    await until(lambda: kafka.offset() == 0, step_s=0.1)
+    world.caller.delay_s = 3 * ROUND_S
+    accepting = asyncio.create_task(member.acknowledge(delivery))
+    await until(lambda: decided_start(coordinator) == 10, step_s=0.001)
+    return accepting
+
+
 @virtual
 async def test_nothing_goes_out_before_it_is_durable() -> None:
     world, kafka = exported(100), FakeGroups()
     async with exporting_to(kafka, world) as (coordinator, member):
-        delivery = await member.next_delivery()
-        await until(lambda: kafka.offset() == 0, step_s=0.1)
-        world.caller.delay_s = 3 * ROUND_S
-        accepting = asyncio.create_task(member.acknowledge(delivery))
-        await until(lambda: decided_start(coordinator) == 10, step_s=0.001)
+        accepting = await accepting_slowly(world, kafka, coordinator, member)
         await asyncio.sleep(ROUND_S)
         # Decided, and a round has passed; the store has not taken it.
         assert world.start_offset("g", "orders") == 0
@@ -195,11 +204,7 @@ async def test_nothing_goes_out_before_it_is_durable() -> None:
 async def test_what_a_reset_made_void_is_not_written() -> None:
     world, kafka = exported(100), FakeGroups()
     async with exporting_to(kafka, world) as (coordinator, member):
-        delivery = await member.next_delivery()
-        await until(lambda: kafka.offset() == 0, step_s=0.1)
-        world.caller.delay_s = 3 * ROUND_S
-        accepting = asyncio.create_task(member.acknowledge(delivery))
-        await until(lambda: decided_start(coordinator) == 10, step_s=0.001)
+        accepting = await accepting_slowly(world, kafka, coordinator, member)
         # Another coordinator's reset is there first: the commit under way will be fenced.
         world.store.reset_partitions({world.partition("g", "orders"): 50})
         await until(lambda: kafka.offset() != 0, step_s=0.1)
