@@ -26,6 +26,7 @@ from sharecoord.runtime.admin import letters as admin_letters
 from sharecoord.runtime.letters import plan as letter_plan
 from sharecoord.runtime.letters.plan import LetterCommand, LetterRun
 from sharecoord.runtime.letters.scan import LetterPlace, LetterState
+from sharecoord.store.book_entries import DEAD_LETTER, KEPT_PAYLOAD
 from sharecoord.testing.harness import FakeMember
 from tests.unit.admin.letters import NAME, deliver, put, reject, with_letters
 from tests.unit.admin.support import Bench, virtual
@@ -189,7 +190,8 @@ async def test_letters_without_their_record_are_counted_by_payload(bench: Bench)
     await reject(member, 250, 251)
     for part in bench.world.database.partitions.values():
         # As when the group was deleted and made again.
-        part.dead_letters = {at: each for at, each in part.dead_letters.items() if not each.kept}
+        letters = part.entries[DEAD_LETTER]
+        part.entries[DEAD_LETTER] = {at: each for at, each in letters.items() if not each.kept}
     for dry_run in (True, False):
         found = await run(bench, dry_run=dry_run)
         assert (found.letters, found.waiting) == (1, 2)
@@ -201,8 +203,8 @@ async def test_letters_without_their_record_are_counted_by_payload(bench: Bench)
 
 def kept_of_lanes(bench: Bench) -> dict[int, bytes | None]:
     parts = bench.world.database.partitions.values()
-    lanes = [part for part in parts if part.row.key.lane]
-    return {offset: each.value for part in lanes for offset, each in part.kept.items()}
+    lanes = [part.entries[KEPT_PAYLOAD] for part in parts if part.row.key.lane]
+    return {offset: each.value for kept in lanes for offset, each in kept.items()}
 
 
 @virtual

@@ -12,7 +12,7 @@ from sharecoord.core.dispatch.pace import FIRST_RECORDS_MAX
 from sharecoord.core.states import AcknowledgeType, ForceAction
 from sharecoord.errors import DrainingError
 from sharecoord.runtime.coordinator import Coordinator
-from sharecoord.testing.harness import FakeMember, World
+from sharecoord.testing.harness import FakeMember
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.worlds import (
     TOPICS,
@@ -24,7 +24,7 @@ from tests.unit.runtime.worlds import (
     until,
     world_with,
 )
-from tests.world import actor_of, running
+from tests.world import World, actor_of, running
 
 
 def jain(shares: Sequence[float]) -> float:

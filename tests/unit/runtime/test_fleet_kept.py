@@ -10,6 +10,7 @@ from sharecoord.core.delivery import Delivery
 from sharecoord.core.states import AcknowledgeType, ForceAction, RecordState
 from sharecoord.runtime.admin.in_flight import PartitionName
 from sharecoord.runtime.coordinator import LOG_START_INTERVAL_S
+from sharecoord.store.book_entries import KEPT_PAYLOAD
 from sharecoord.testing.harness import FakeMember
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.fleets import (
@@ -40,7 +41,7 @@ def keeping_world(**settings: str) -> World:
 def kept(world: World) -> dict[int, list[int]]:
     """Whose payloads the store has, by partition; [] = none."""
     found = world.database.partitions.values()
-    return {each.row.key.partition: sorted(each.kept) for each in found}
+    return {each.row.key.partition: sorted(each.entries[KEPT_PAYLOAD]) for each in found}
 
 
 NOTHING: dict[int, list[int]] = {partition: [] for partition in range(PARTITIONS)}
