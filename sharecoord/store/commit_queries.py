@@ -10,7 +10,7 @@ from sharecoord.core.changes import CommitBatch, PartitionCommit
 from sharecoord.store.book_entries import changes_of
 from sharecoord.store.dialects import Dialect
 from sharecoord.store.partition_queries import MEMBER_EPOCH_FLOOR, raise_floor
-from sharecoord.store.row_codec import encode_entry, encode_head, encode_passed_over
+from sharecoord.store.row_codec import encode_entries, encode_head, encode_passed_over
 from sharecoord.store.statements import Statements
 
 
@@ -84,7 +84,7 @@ def write_partitions(
             if offsets:
                 gone += [(kind, id_, offset) for offset in offsets]
             if written:
-                entries.setdefault(kind, []).extend(encode_entry(id_, each) for each in written)
+                entries.setdefault(kind, []).extend(encode_entries(kind, id_, written))
     if gone:
         statements.delete_entries(connection, gone)
     for kind, rows in entries.items():

@@ -29,7 +29,7 @@ from sharecoord.store.group_queries import (
     raise_group_epochs,
 )
 from sharecoord.store.partition_queries import find_partitions, head_values
-from sharecoord.store.row_codec import encode_config, encode_entry
+from sharecoord.store.row_codec import encode_config, encode_entries
 from sharecoord.store.tables import BOOK_ENTRY, IN_FLIGHT, LETTER_MARK, SHARE_PARTITION
 
 _P = SHARE_PARTITION.c
@@ -70,7 +70,8 @@ def take_in(
         if change.upserted and (kept := selection.kept_of(change.taken)):
             _forget_kept(connection, id_, change.taken)
             names = COLUMNS_OF_KIND[KEPT_PAYLOAD]
-            rows = [dict(zip(names, encode_entry(id_, each), strict=True)) for each in kept]
+            values = encode_entries(KEPT_PAYLOAD, id_, kept)
+            rows = [dict(zip(names, row, strict=True)) for row in values]
             connection.execute(BOOK_ENTRY.insert(), rows)
         marks = [
             {"partition_id": id_, **Mark(*run, str(marking.kind), marking.run_id, now_ms)._asdict()}

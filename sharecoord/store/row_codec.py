@@ -31,7 +31,6 @@ from sharecoord.store.book_entries import (
     DEAD_LETTER,
     KEPT_PAYLOAD,
     LETTER_FIELDS,
-    Entry,
 )
 
 Headers = tuple[tuple[str, bytes | None], ...]
@@ -230,16 +229,22 @@ def _bytes_of(content: str | dict[str, str]) -> bytes:
 _letter_values = attrgetter(*LETTER_FIELDS)
 
 
-def encode_entry(partition_id: int, entry: Entry) -> tuple[object, ...]:
-    """The columns of the entry's kind, in the order of `COLUMNS_OF_KIND`."""
-    if isinstance(entry, Checkpoint):
-        return (CHECKPOINT, partition_id, *entry)
-    record = (entry.key, entry.value, encode_headers(entry.headers), entry.timestamp_ms)
-    if isinstance(entry, KeptPayload):
-        key = (KEPT_PAYLOAD, partition_id, entry.offset)
-        return (*key, *record, entry.timestamp_type, entry.size_bytes)
-    key = (DEAD_LETTER, partition_id, entry.offset)
-    return (*key, *record, entry.checkpoint, *_letter_values(entry), _to_json(entry.members))
+def encode_entries(
+    kind: str, partition_id: int, entries: Iterable[Any]
+) -> list[tuple[object, ...]]:
+    """Rows of entries of one kind, with the columns of `COLUMNS_OF_KIND`."""
+    if kind == CHECKPOINT:
+        return [(kind, partition_id, *entry) for entry in entries]
+    rows: list[tuple[object, ...]] = []
+    for entry in entries:
+        headers = encode_headers(entry.headers)
+        record = (entry.offset, entry.key, entry.value, headers, entry.timestamp_ms)
+        if kind == DEAD_LETTER:
+            rest = (entry.checkpoint, *_letter_values(entry), _to_json(entry.members))
+        else:
+            rest = (entry.timestamp_type, entry.size_bytes)
+        rows.append((kind, partition_id, *record, *rest))
+    return rows
 
 
 def decode_entry(row: Sequence[Any]) -> Any:
