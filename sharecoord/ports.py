@@ -391,6 +391,12 @@ class OffsetQuery(NamedTuple):
     timestamp_ms: int
 
 
+LOCK_TIMEOUT_MS: Final = 2_000
+"""How long a store's transaction waits for rows that another one has locked, unless told."""
+
+FIRST_LEASE_MS: Final = 4_000
+"""The lease that `Store.open` takes: until the first renewal."""
+
 DELAYED: Final = -1
 """Stands for the state of AVAILABLE records that are not due, in `Store.count_in_flight`."""
 

@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from sharecoord.errors import InvalidConfigError
-from sharecoord.ports import Store
+from sharecoord.ports import LOCK_TIMEOUT_MS, Store
 from sharecoord.store.clock import wall_clock_ms
 from sharecoord.store.memory_store import MemoryStore
 
 if TYPE_CHECKING:
     from sharecoord.store.dialects.server import ServerDialect
-
-LOCK_TIMEOUT_MS = 2000
 
 _EXAMPLES = (
     "sqlite:////var/lib/sharecoord/store.db (four slashes: an absolute path), "

@@ -48,7 +48,7 @@ from sharecoord.errors import (
     StoreClusterMismatchError,
     StoreInUseError,
 )
-from sharecoord.ports import DELAYED
+from sharecoord.ports import DELAYED, FIRST_LEASE_MS
 from sharecoord.store import memory_delayed, memory_lanes
 from sharecoord.store.book_entries import CHECKPOINT, DEAD_LETTER, KEPT_PAYLOAD, changes_of
 from sharecoord.store.clock import wall_clock_ms
@@ -61,8 +61,6 @@ from sharecoord.store.memory_database import (
     ensure,
     open_all,
 )
-
-FIRST_LEASE_MS = 4000
 
 _INT64_MAX = 2**63 - 1
 

@@ -41,6 +41,7 @@ from sharecoord.errors import (
     StoreClusterMismatchError,
     StoreInUseError,
 )
+from sharecoord.ports import FIRST_LEASE_MS
 from sharecoord.store import (
     commit_queries,
     flight_reads,
@@ -62,9 +63,6 @@ P = ParamSpec("P")
 
 CONFLICT_PAUSES_S = (0.002, 0.01, 0.02, 0.05, 0.1)
 """After a deadlock with another coordinator; together less than a lock is waited for."""
-
-FIRST_LEASE_MS = 4000
-"""The lease that `open` takes: until the first renewal."""
 
 
 class SqlStore:

@@ -20,7 +20,7 @@ from sharecoord_sdk._proto import share_service_pb2 as service_pb
 from sharecoord_sdk._proto import share_types_pb2 as types_pb
 
 from tests.sdk.fake_coordinator import TOPIC_ID, Ack, acks_of, make_batch
-from tests.sdk.world import GONE, World, equal_ranges
+from tests.sdk.world import GONE, World, equal_ranges, take_notices
 
 # -- what it says -------------------------------------------------------------------------------
 
@@ -28,10 +28,10 @@ from tests.sdk.world import GONE, World, equal_ranges
 def test_a_group_that_starts_at_the_end_is_told_once() -> None:
     world = World()
     world.join()
-    world.core.take_notices()
+    take_notices(world.core)
     for _ in range(2):
         world.receive(assignment=service_pb.Assignment(starts_at_end=["t"]))
-    (notice,) = world.core.take_notices()
+    (notice,) = take_notices(world.core)
     assert notice.level == logging.WARNING
     assert notice.text.startswith("group 'g' is new on topic 't' and starts at its end: it gets")
     server = f"--bootstrap-server {world.core.link.address}"
@@ -110,7 +110,7 @@ def test_a_join_without_an_answer_is_given_up_and_told_once() -> None:
     for _ in range(100):
         world.now += 0.5
         world.drive()
-    errors = [n.error for n in world.core.take_notices() if n.error is not None]
+    errors = [n.error for n in take_notices(world.core) if n.error is not None]
     assert len(errors) == 1
     assert errors[0].code() == KafkaError._TRANSPORT
     assert "a:1" in errors[0].str()
@@ -129,7 +129,7 @@ def test_an_absence_is_told_again_after_a_return() -> None:
             world.now += 1
             world.fail()
             world.drive()
-        told += sum(n.error is not None for n in world.core.take_notices())
+        told += sum(n.error is not None for n in take_notices(world.core))
     assert told == 2
 
 
@@ -520,7 +520,7 @@ def test_a_topic_that_kafka_refuses_is_told_once() -> None:
     for assignment in (refused, refused, service_pb.Assignment(), refused):
         world.receive(assignment=assignment)
         told.append(
-            [(n.text, n.error and n.error.code()) for n in world.core.take_notices() if n.error]
+            [(n.text, n.error and n.error.code()) for n in take_notices(world.core) if n.error]
         )
     note = ("allow READ on 'closed'", KafkaError.TOPIC_AUTHORIZATION_FAILED)
     assert told == [[note], [], [], [note]]

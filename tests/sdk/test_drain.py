@@ -11,7 +11,7 @@ from sharecoord_sdk._proto import share_service_pb2 as service_pb
 
 from tests.sdk.driver import EXPLICIT
 from tests.sdk.fake_coordinator import Ack, make_batch
-from tests.sdk.world import World
+from tests.sdk.world import World, take_notices
 
 
 def draining(world: World, *addresses: str, grace_ms: int = 2000) -> None:
@@ -129,11 +129,11 @@ def test_a_stream_that_ends_before_the_answers_is_no_alarm(
     world.receive(make_batch([b"a"]))
     draining(world, *addresses)
     flush(world)
-    world.core.take_notices()
+    take_notices(world.core)
     world.fail(StreamFailure("UNAVAILABLE", "server is stopping"))
     world.drive()
     assert world.opened == opened
-    assert [notice.text for notice in world.core.take_notices()] == []
+    assert [notice.text for notice in take_notices(world.core)] == []
     world.now += 1
     world.drive()
     assert world.opened[-1] == (addresses or ("a:1",))[-1]

@@ -20,7 +20,7 @@ from sharecoord.api.grpc.validation import MAX_POLL_RECORDS_MAX, TOPICS_MAX
 from sharecoord.config.process_settings import LimitsConfig
 from tests.sdk.driver import EXPLICIT
 from tests.sdk.fake_coordinator import make_batch
-from tests.sdk.world import World, equal_ranges
+from tests.sdk.world import World, equal_ranges, take_notices
 
 LONGEST_TOPIC = "t" * 249
 HIGHEST_PARTITION = 2**31 - 1
@@ -173,7 +173,7 @@ def test_records_that_nobody_saw_make_room_for_those_that_handlers_have() -> Non
     # The rest is not here any more: its room is free, and no handler gets it.
     waiting = len(shown) - 10
     assert request.join.credit.records_total == room - waiting
-    (warning,) = [n.text for n in world.core.take_notices() if "no room in the join" in n.text]
+    (warning,) = [n.text for n in take_notices(world.core) if "no room in the join" in n.text]
     assert warning.startswith(f"{100_000 - len(shown)} locks")
     assert world.core.locks.credit.buffered_records == waiting
     world.receive(joined=service_pb.Joined())

@@ -12,6 +12,7 @@ from sharecoord_sdk._worker.leases import runs_of
 
 from tests.sdk.fake_coordinator import TOPIC_ID, Ack, make_batch
 from tests.sdk.worker_world import WorkerWorld, credit_of, value_of
+from tests.sdk.world import take_notices
 
 
 class BrokenError(Exception):
@@ -102,7 +103,7 @@ def test_an_error_is_logged_with_the_place_and_retries_are_not_errors() -> None:
     world.core.settle([first], ValueError("no"))
     world.core.settle([second], Retry(5))
     world.core.settle([third], Reject("bad"))
-    notices = world.core.take_notices()
+    notices = take_notices(world.core)
     assert [n.level for n in notices] == [40, 10, 10]
     assert notices[0].text == (
         "handler handle of t [0] offset 0 failed, the record is released: ValueError: no"

@@ -13,6 +13,7 @@ from sharecoord_sdk._worker.options import Behaviour
 
 from tests.sdk.fake_coordinator import Ack, make_batch
 from tests.sdk.worker_world import WorkerWorld
+from tests.sdk.world import take_notices
 
 
 def failing_world(
@@ -331,7 +332,7 @@ def test_a_flood_of_failures_is_a_few_tracebacks_and_a_bounded_number_of_lines()
     world.receive(make_batch([b"x"] * 250))
     for part in world.start():
         world.core.settle([part], RuntimeError("poison"), world.now)
-    notices = world.core.take_notices()
+    notices = take_notices(world.core)
     failed = [each for each in notices if "failed" in each.text]
     assert [each.level for each in failed] == [logging.ERROR] * LINES_MAX
     assert [each.raised is not None for each in failed] == [True] * TRACES_MAX + [False] * (
@@ -343,7 +344,7 @@ def test_a_flood_of_failures_is_a_few_tracebacks_and_a_bounded_number_of_lines()
     world.receive(make_batch([b"x"], base=250, token=2))
     (part,) = world.start()
     world.core.settle([part], RuntimeError("poison"), world.now)
-    (again,) = [each for each in world.core.take_notices() if "failed" in each.text]
+    (again,) = [each for each in take_notices(world.core) if "failed" in each.text]
     assert again.raised is not None, "a new window"
 
 
@@ -356,5 +357,5 @@ def test_what_a_retry_rule_raises_has_its_traceback_in_the_log() -> None:
     world.receive(make_batch([b"x"]))
     (part,) = world.start()
     world.core.settle([part], RuntimeError("bug"), world.now)
-    raised = [type(each.raised) for each in world.core.take_notices() if each.raised is not None]
+    raised = [type(each.raised) for each in take_notices(world.core) if each.raised is not None]
     assert raised == [ZeroDivisionError, RuntimeError]

@@ -11,7 +11,7 @@ from sharecoord_sdk._worker.leases import Part
 from sharecoord_sdk._worker.line import Lease
 from sharecoord_sdk._worker.options import Behaviour
 
-from tests.sdk.world import World
+from tests.sdk.world import World, take_notices
 
 
 def handle(message: Message) -> None:
@@ -87,7 +87,7 @@ class WorkerWorld(World):
 
     def notices(self) -> list[str]:
         """What was logged since the last call."""
-        return [notice.text for notice in self.core.take_notices()]
+        return [notice.text for notice in take_notices(self.core)]
 
     def accept(self, *parts: Part) -> None:
         """Handlers of one record each return."""

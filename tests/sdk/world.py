@@ -6,7 +6,7 @@ from typing import Any
 
 from sharecoord_sdk._core.columns import Span
 from sharecoord_sdk._core.config import read_config
-from sharecoord_sdk._core.core import ConsumerCore
+from sharecoord_sdk._core.core import ConsumerCore, Notice
 from sharecoord_sdk._core.status import StreamFailure
 from sharecoord_sdk._proto import share_service_pb2 as service_pb
 from sharecoord_sdk._proto import share_types_pb2 as types_pb
@@ -15,6 +15,13 @@ from tests.sdk.fake_coordinator import Ack, acks_of
 
 GONE = StreamFailure("UNAVAILABLE", "gone")
 OWNER = object()
+
+
+def take_notices(core: ConsumerCore) -> list[Notice]:
+    """Notices since the last call."""
+    out = list(core.notices)
+    core.notices.clear()
+    return out
 
 
 class World:

@@ -599,12 +599,6 @@ class ConsumerCore:
         out, self._outbox = self._outbox, []
         return out
 
-    def take_notices(self) -> list[Notice]:
-        """Notices since the last call."""
-        out = list(self.notices)
-        self.notices.clear()
-        return out
-
     def take_outcomes(self) -> list[AckOutcome]:
         """Outcomes since the last call."""
         out = list(self.outcomes)

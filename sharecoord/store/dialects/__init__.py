@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sharecoord.store.dialects.base import ALONE, LOCK_TIMEOUT_MS, READ_ONLY, Dialect
+from sharecoord.store.dialects.base import ALONE, READ_ONLY, Dialect
 from sharecoord.store.dialects.sqlite import SqliteDialect
 
-__all__ = ["ALONE", "LOCK_TIMEOUT_MS", "READ_ONLY", "Dialect", "SqliteDialect"]
+__all__ = ["ALONE", "READ_ONLY", "Dialect", "SqliteDialect"]

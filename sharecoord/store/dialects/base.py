@@ -18,8 +18,6 @@ from sharecoord.errors import SharecoordError
 READ_ONLY = "sharecoord_read_only"
 """Execution option of connections that only read: they never wait for a writer."""
 
-LOCK_TIMEOUT_MS = 2000
-
 ALONE = ""
 """The id that `lives` takes for any coordinator in standalone mode."""
 

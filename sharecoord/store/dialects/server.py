@@ -20,7 +20,8 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.engine import URL
 
 from sharecoord.errors import StoreInUseError
-from sharecoord.store.dialects.base import ALONE, LOCK_TIMEOUT_MS, Dialect
+from sharecoord.ports import LOCK_TIMEOUT_MS
+from sharecoord.store.dialects.base import ALONE, Dialect
 from sharecoord.store.errors_map import is_store_error
 
 CONNECT_TIMEOUT_S = 3

@@ -15,7 +15,8 @@ from sqlalchemy.dialects import sqlite
 from sqlalchemy.pool import NullPool
 
 from sharecoord.errors import InvalidConfigError, SharecoordError, StoreFatalError
-from sharecoord.store.dialects.base import LOCK_TIMEOUT_MS, READ_ONLY, Dialect
+from sharecoord.ports import LOCK_TIMEOUT_MS
+from sharecoord.store.dialects.base import READ_ONLY, Dialect
 from sharecoord.store.errors_map import translate_sqlite
 from sharecoord.store.file_lock import FileLock
 
