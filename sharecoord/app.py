@@ -73,7 +73,7 @@ SLOW_S = 1.0
 """After so long without an answer at the start the log says whose it is."""
 
 ID_CHARS_MAX = 128
-"""Of a coordinator's id (coordinator.id)."""
+"""Most characters of a coordinator's id (coordinator.id)."""
 
 TICK_MS = 1_000
 """How often fairness is measured, and the state that others see is renewed."""
@@ -83,7 +83,7 @@ STANDALONE_ID = "standalone"
 
 
 class Application:
-    """One coordinator process, put together."""
+    """A coordinator process, put together."""
 
     def __init__(
         self,
@@ -194,7 +194,7 @@ class Application:
             )
 
     def _admin(self, coordinator: Coordinator) -> Admin:
-        """What operators do; reads have a thread of their own, beside the commits."""
+        """The admin calls; their reads have a thread of their own, beside the commits."""
         reads = StoreThread()
         self._stack.callback(reads.close)
         info = CoordinatorInfo(
@@ -382,7 +382,7 @@ async def _said_when_slow(answer: Awaitable[T], what: str, address: str) -> T:
 
 
 def on_hangup(stop: Callable[[], None]) -> Callable[[], None]:
-    """What SIGHUP does: the end of a terminal ends what runs on it, in order; else nothing."""
+    """The handler of SIGHUP: the end of a terminal ends what runs on it, elsewhere it is ignored."""
     if sys.stderr.isatty():
 
         def end() -> None:
@@ -467,7 +467,7 @@ def serve(config: ProcessConfig, *, ready_file: Path | None = None) -> int:
 
 
 def store_tools(config: ProcessConfig) -> StoreTools:
-    """What `sharecoord store` does with the configured store.
+    """Makes the tools of `sharecoord store` for the configured store.
 
     Raises:
         InvalidConfigError: The store is of a kind that has nothing to keep.
@@ -480,7 +480,7 @@ def store_tools(config: ProcessConfig) -> StoreTools:
 
 
 def event_tools(root: Path) -> EventTools:
-    """What `sharecoord events` does with a folder of the event log.
+    """Makes the tools of `sharecoord events` for a folder of the event log.
 
     Raises:
         InvalidConfigError: pyarrow is not installed.
