@@ -382,7 +382,7 @@ async def _said_when_slow(answer: Awaitable[T], what: str, address: str) -> T:
 
 
 def on_hangup(stop: Callable[[], None]) -> Callable[[], None]:
-    """The handler of SIGHUP: the end of a terminal ends what runs on it, elsewhere it is ignored."""
+    """The handler of SIGHUP: the end of a terminal ends what runs on it; else it is ignored."""
     if sys.stderr.isatty():
 
         def end() -> None:
