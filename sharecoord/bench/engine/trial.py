@@ -201,11 +201,11 @@ Probes = tuple[tuple[float, bool], ...]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of a trial; `origin_ns` is the begin of its window."""
+    """The result of a trial, and its window."""
 
     trial: Trial
     samples: Samples
-    origin_ns: int
+    window: Interval
 
 
 class Trials:
@@ -285,7 +285,7 @@ class Trials:
             figures, samples, window = self._backlog(cell, records)
         counts = records_per_consumer(samples, window, cell.consumers)
         trial = Trial(number, repeat, figures, counts, probes, load_average)
-        return Outcome(trial, samples, window.begin_ns)
+        return Outcome(trial, samples, window)
 
     # -- a backlog: throughput, drain --------------------------------------------------------------
 

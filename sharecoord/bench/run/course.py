@@ -175,7 +175,7 @@ class _Course:
         if trial.repeat == 0 or "p99_ms" not in trial.figures:
             return
         window = Interval(
-            outcome.origin_ns, outcome.origin_ns + int(self._settings.duration_s * 1e9)
+            outcome.window.begin_ns, outcome.window.begin_ns + int(self._settings.duration_s * 1e9)
         )
         values = [each / 1e6 for each in interval_latencies_ns(outcome.samples, window)]
         if len(values) > _MOST_LATENCIES:

@@ -99,7 +99,7 @@ def _slots(outcome: Outcome, duration_ns: int) -> dict[tuple[int, int], _Slot]:
     for consumer, records, began_ns, busy_ns, latency_ns in zip(
         *outcome.samples.columns(), strict=True
     ):
-        since_ns = began_ns - outcome.origin_ns
+        since_ns = began_ns - outcome.window.begin_ns
         if 0 <= since_ns < duration_ns:
             slot = found.setdefault((consumer, since_ns // SLOT_NS), _Slot())
             slot.add(records, began_ns, busy_ns, latency_ns)
@@ -149,7 +149,7 @@ def _wanted(
             got = slot.records if slot else 0
             yield {
                 "kind": EventKind.MEMBER.value,
-                "time": wall_us + (outcome.origin_ns + (second + 1) * SLOT_NS) // 1_000,
+                "time": wall_us + (outcome.window.begin_ns + (second + 1) * SLOT_NS) // 1_000,
                 "interval_ms": SLOT_NS // 1_000_000,
                 "demand": max(demand, got),
                 "got": got,

@@ -103,7 +103,7 @@ class SampleFile:
             "repeat": [trial.repeat] * len(samples),
             "consumer": samples.consumer,
             "records": samples.records,
-            "began_s": [(at - outcome.origin_ns) / 1e9 for at in samples.began_ns],
+            "began_s": [(at - outcome.window.begin_ns) / 1e9 for at in samples.began_ns],
             "busy_ms": [busy / 1e6 for busy in samples.busy_ns],
             "latency_ms": [
                 None if each == NO_LATENCY else each / 1e6 for each in samples.latency_ns

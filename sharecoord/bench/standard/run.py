@@ -14,7 +14,7 @@ from typing import Any, Final
 from sharecoord.bench.cluster import Cluster, begin, open_cluster, say
 from sharecoord.bench.engine.cell import TopicKey
 from sharecoord.bench.engine.figures import Trial
-from sharecoord.bench.engine.trial import SETTLE_S, Trials
+from sharecoord.bench.engine.trial import SETTLE_S, Outcome, Trials
 from sharecoord.bench.errors import BenchError
 from sharecoord.bench.machine import ROOT, Machine
 from sharecoord.bench.procfs import check_procfs
@@ -121,8 +121,9 @@ class Course:
             cells = [cell for size in self._plan.sizes for _, cell in self._plan.cells(size)]
             self._trials.fill(stack, cells, say)
             for step in self._plan.steps():
-                trial = self._trials.run(0, step.cell, step.repeat, records=step.records).trial
-                _check_arrived(step, trial, self._plan.settings.duration_s)
+                outcome = self._trials.run(0, step.cell, step.repeat, records=step.records)
+                _check_arrived(step, outcome, self._plan.settings.duration_s)
+                trial = outcome.trial
                 say(_progress(step, trial))
                 yield Run(
                     step.contender.key,
@@ -172,10 +173,13 @@ class Course:
         )
 
 
-def _check_arrived(step: Step, trial: Trial, deadline_s: float) -> None:
-    """Raises BenchError when the window ended because time was over, not with the last tenth."""
-    (arrived,) = trial.per_consumer
-    if arrived < step.records * _LEAST_SHARE:
+def _check_arrived(step: Step, outcome: Outcome, deadline_s: float) -> None:
+    """Raises BenchError when the window ended because time was over, not with the last tenth.
+
+    A window that ended early may hold few records: a fast consumer is far when it is noticed.
+    """
+    (arrived,) = outcome.trial.per_consumer
+    if outcome.window.seconds >= deadline_s and arrived < step.records * _LEAST_SHARE:
         raise BenchError(
             f"{step.contender.title} was given {arrived:,} of {step.records:,} records within "
             f"{deadline_s:.0f} s"

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from sharecoord.bench.engine.figures import Trial
+from sharecoord.bench.engine.figures import Interval, Trial
+from sharecoord.bench.engine.samples import Samples
+from sharecoord.bench.engine.trial import Outcome
 from sharecoord.bench.errors import BenchError
 from sharecoord.bench.standard import run as bench
 from sharecoord.bench.standard.plans import PLANS, Options, throughput_plan
@@ -151,9 +153,16 @@ def test_what_was_measured_before_a_failure_is_kept(
 
 def test_a_window_that_time_ended_is_refused() -> None:
     step = next(throughput_plan(Options(records=60_000)).steps())
-    bench._check_arrived(step, Trial(0, 1, {}, [30_000]), 72.0)
+
+    def ended(arrived: int, seconds: int) -> Outcome:
+        window = Interval(0, seconds * 10**9)
+        return Outcome(Trial(0, 1, {}, [arrived]), Samples(), window)
+
+    bench._check_arrived(step, ended(30_000, 72), 72.0)
+    # The last tenth ended it: the consumer was fast.
+    bench._check_arrived(step, ended(20_500, 1), 72.0)
     with pytest.raises(BenchError, match="was given 29,999 of 60,000 records within 72 s"):
-        bench._check_arrived(step, Trial(0, 1, {}, [29_999]), 72.0)
+        bench._check_arrived(step, ended(29_999, 72), 72.0)
 
 
 def script(root: Path, text: str) -> None:

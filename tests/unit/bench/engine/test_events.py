@@ -8,6 +8,7 @@ from typing import Any
 from pyarrow import parquet
 
 from sharecoord.bench.engine.cell import Cell, Consumer
+from sharecoord.bench.engine.figures import Interval
 from sharecoord.bench.engine.trial import Outcome
 from sharecoord.bench.run.events import EventFolder
 from sharecoord.eventlog.schema import COLUMN_NAMES
@@ -19,7 +20,11 @@ CELL = Cell(Consumer.KAFKA_SHARE, consumers=2, work_ms=5.0)
 def written(tmp_path: Path, cell: Cell, *samples: tuple[int, ...]) -> list[dict[str, Any]]:
     """The rows of a trial of two seconds that began at 1 s of the monotonic clock."""
     folder = EventFolder(tmp_path, 2.0)
-    folder.add(Outcome(make_trial(0, 1), make_samples(*samples), 1000 * MS), cell, "kafka, 50 #1")
+    folder.add(
+        Outcome(make_trial(0, 1), make_samples(*samples), Interval(1000 * MS, 2000 * MS)),
+        cell,
+        "kafka, 50 #1",
+    )
     (path,) = tmp_path.glob("events/date=*/group=kafka, 50 %231/events-bench-*.parquet")
     table = parquet.read_table(path, partitioning=None)
     assert table.schema.names == list(COLUMN_NAMES)

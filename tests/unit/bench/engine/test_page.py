@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from sharecoord.bench.engine.cell import Cell, Consumer, Mode, label, varied
+from sharecoord.bench.engine.figures import Interval
 from sharecoord.bench.engine.settings import read_settings
 from sharecoord.bench.engine.trial import Outcome
 from sharecoord.bench.run import folder
@@ -20,6 +21,8 @@ from sharecoord.bench.run.page import page
 from sharecoord.errors import InvalidConfigError
 from sharecoord.pages.svg import Bar, Line, bars, lines, nice_step
 from tests.unit.bench.engine.support import MS, make_result, make_samples, make_trial
+
+WINDOW = Interval(1000 * MS, 2000 * MS)
 
 CELLS = [
     Cell(consumer, consumers=consumers, work_ms=5.0)
@@ -193,8 +196,8 @@ def test_what_is_no_result_is_refused(text: str, tmp_path: Path) -> None:
 def test_samples_are_written_as_they_came(tmp_path: Path) -> None:
     samples = make_samples((0, 1, 1500, 5, 20), (1, 3, 900, 0))
     with SampleFile(tmp_path / "s.parquet") as file:
-        file.add(Outcome(make_trial(0, 1), samples, 1000 * MS))
-        file.add(Outcome(make_trial(1, 2), make_samples((7, 1, 1000, 1)), 1000 * MS))
+        file.add(Outcome(make_trial(0, 1), samples, WINDOW))
+        file.add(Outcome(make_trial(1, 2), make_samples((7, 1, 1000, 1)), WINDOW))
     rows = parquet.read_table(tmp_path / "s.parquet").to_pylist()
     assert rows == [
         {

@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from sharecoord.bench.engine.cell import Cell, Consumer
+from sharecoord.bench.engine.figures import Interval
 from sharecoord.bench.engine.trial import Outcome, Trials
 from sharecoord.bench.errors import BenchError
 from sharecoord.bench.progress import (
@@ -38,7 +39,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
         found = make_trial(
             number, repeat, [1] * cell.consumers, records_per_s=100.0 * cell.consumers
         )
-        return Outcome(found, make_samples((0, 1, 1, 1)), MS)
+        return Outcome(found, make_samples((0, 1, 1, 1)), Interval(MS, MS))
 
     monkeypatch.setattr(Trials, "run", trial)
     monkeypatch.setattr(Trials, "fill", lambda *_: None)

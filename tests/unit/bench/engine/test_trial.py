@@ -60,7 +60,7 @@ def test_the_highest_rate_is_the_last_that_kept_its_bound_and_lost_nothing(
     assert figures["records_per_s"] == (figures["max_rate_per_s"] or 100)
     assert (outcome.trial.cell, outcome.trial.repeat) == (3, 2)
     assert outcome.trial.per_consumer == [1]
-    assert outcome.origin_ns == 1000 * MS
+    assert outcome.window.begin_ns == 1000 * MS
     assert 0 < len(outcome.trial.probes) <= 16
 
 
