@@ -13,6 +13,7 @@ from sharecoord.analytics.fairness.transform import acquired
 from sharecoord.analytics.report import job, transform
 from sharecoord.analytics.report.model import HEAT_ROWS, MEMBERS_LISTED, POINTS, TIMES
 from sharecoord.bench.engine.cell import Cell, Consumer
+from sharecoord.bench.engine.figures import Interval
 from sharecoord.bench.engine.trial import Outcome
 from sharecoord.bench.run.events import EVENTS_NAME, EventFolder
 from tests.analytics.support import at, by, change, dicts, event, frame, handed, sample, write
@@ -142,7 +143,8 @@ def test_kafkas_own_group_stands_beside_ours(spark: SparkSession, tmp_path: Path
             for second in range(seconds)
             for who in range(served)
         ]
-        outcome = Outcome(make_trial(0, 1), make_samples(*given), 1000 * MS)
+        window = Interval(1000 * MS, 1000 * (1 + seconds) * MS)
+        outcome = Outcome(make_trial(0, 1), make_samples(*given), window)
         folder.add(outcome, cell, str(consumer))
     settings = job.ReportSettings(window_ms=1_000)
     events = str(tmp_path / EVENTS_NAME)
