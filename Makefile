@@ -38,7 +38,7 @@ PYTEST_ARGS ?=
 SEEDS ?= 100000
 FIRST ?= 0
 
-.PHONY: help venv demo test check simulate lint format bench proto sync settings-doc public-names notebooks chart-example test-long image clean
+.PHONY: help venv demo test check simulate lint format bench proto settings-doc public-names notebooks chart-example test-long image clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' Makefile
@@ -68,7 +68,6 @@ lint: $(VENV)/.stamp-test $(PROTO_VENV)/.stamp ## Check style, types, imports, a
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo --cache-dir .cache/import_linter
 	@$(PROTO_VENV)/bin/python tools/make_proto.py --check
-	@$(BIN)/python -m tools.async_to_sync --check
 	@$(BIN)/python -m sharecoord.config.docs --check
 	@$(BIN)/python -m sharecoord.events.docs --check
 
@@ -83,9 +82,6 @@ bench: $(VENV)/.stamp-test ## Measure against peers and each store (BENCH_ARGS=.
 
 proto: $(PROTO_VENV)/.stamp ## Generate the stubs from proto/
 	@$(PROTO_VENV)/bin/python tools/make_proto.py
-
-sync: $(VENV)/.stamp-test ## Generate the SDK's synchronous modules out of the asynchronous ones
-	@$(BIN)/python -m tools.async_to_sync
 
 settings-doc: $(VENV)/.stamp-test ## Write docs/settings.md and the tables of docs/events.md
 	@$(BIN)/python -m sharecoord.config.docs

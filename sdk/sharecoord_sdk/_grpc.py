@@ -14,6 +14,7 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "true")
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 import grpc
+from google.protobuf.message import Message
 from grpc import aio
 
 from ._core.config import TlsConfig
@@ -51,7 +52,7 @@ _OPTIONS: Final = (
 )
 
 
-def encode(request: service_pb.ConsumeRequest) -> bytes:
+def encode(request: Message) -> bytes:
     return request.SerializeToString()
 
 

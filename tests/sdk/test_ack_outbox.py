@@ -227,7 +227,7 @@ class FakeClient:
         self.outcomes = outcomes
         self.heard: list[tuple[str, str, list[tuple[int, int, int]]]] = []
 
-    def _run(self, call: Any) -> share_pb.AcknowledgeResponse:
+    def _run(self, call: Any) -> Any:
         if self.outcomes == "away":
             raise CoordinatorUnavailableError("nobody there", reason="UNAVAILABLE")
         request = call.request
@@ -245,7 +245,7 @@ class FakeClient:
                             first_offset=offset, last_offset=offset, outcome=kind
                         )
             answer.outcomes.append(outcome)
-        return answer
+        return call.read(answer)
 
     def close(self) -> None:
         """Nothing is open."""

@@ -123,9 +123,9 @@ def test_calls_of_operators_name_the_argument(name: str) -> None:
 def test_reasons_of_operators_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[Any] = []
 
-    def send(_: str, call: Call) -> Any:
+    def send(_: str, call: Call[Any]) -> Any:
         sent.append(call.request)
-        return call.decode(b"")
+        return call.answer()
 
     admin = AdminClient({"bootstrap.servers": "127.0.0.1:1"})
     monkeypatch.setattr(admin, "_send", send)

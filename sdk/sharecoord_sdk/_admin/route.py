@@ -48,11 +48,11 @@ class Route:
                 " Make a new client in the child process"
             )
 
-    def addresses(self, call: Call) -> list[str]:
+    def addresses(self, call: Call[Any]) -> list[str]:
         """Where a call may go: a change to one place only, so that it never happens twice."""
         return list(self._addresses) if call.is_safe else self._addresses[:1]
 
-    def must_be_found(self, call: Call) -> bool:
+    def must_be_found(self, call: Call[Any]) -> bool:
         """Whether a coordinator must have answered before this call may change something."""
         return not call.is_safe and len(self._addresses) > 1 and not self._proven
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import inspect
 import os
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 from sharecoord_sdk import IllegalStateException
 from sharecoord_sdk._admin.errors import call_error, item_error
 from sharecoord_sdk._core.status import StreamFailure
+from sharecoord_sdk._proto import admin_service_pb2 as admin_pb
 from sharecoord_sdk.admin import (
     AdminClient,
     AdminError,
@@ -158,6 +161,27 @@ def test_a_forked_child_is_told_to_make_its_own(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(os, "getpid", lambda: pid + 1)
     with pytest.raises(IllegalStateException, match="before a fork"):
         client.describe_coordinator()
+
+
+METHODS = [
+    re.sub(r"(?<!^)(?=[A-Z])", "_", method.name).lower()
+    for method in admin_pb.DESCRIPTOR.services_by_name["AdminService"].methods
+]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_both_clients_have_every_call_of_the_service(name: str) -> None:
+    blocking, awaited = getattr(AdminClient, name), getattr(AsyncAdminClient, name)
+    assert inspect.iscoroutinefunction(awaited)
+    assert not inspect.iscoroutinefunction(blocking)
+    assert blocking.__name__ == awaited.__name__ == name
+    assert blocking.__doc__
+    assert blocking.__doc__ == awaited.__doc__
+    signature = inspect.signature(blocking)
+    assert signature == inspect.signature(awaited)
+    assert next(iter(signature.parameters)) == "self"
+    of_object = inspect.signature(getattr(AdminClient(HERE), name))
+    assert list(of_object.parameters) == list(signature.parameters)[1:]
 
 
 def test_one_name_is_not_a_list_of_names() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Engine, Row, and_, or_, select, update
@@ -169,7 +170,7 @@ class AckRelay(RelayThread):
             by_place.setdefault((row.topic, row.topic_id, row.partition_index), []).append(row)
         acknowledgements = [_to_wire(place, of_place) for place, of_place in by_place.items()]
         try:
-            outcomes = client._run(_acknowledge_for(*member, acknowledgements)).outcomes
+            outcomes = client._run(_acknowledge_for(*member, acknowledgements))
         except AdminError as error:
             self._log_once(f"acknowledgements of an outbox are not taken: {error.message}")
             return []
@@ -203,14 +204,19 @@ class AckRelay(RelayThread):
 
 def _acknowledge_for(
     group_id: str, member_id: str, acknowledgements: Sequence[types_pb.PartitionAcknowledgements]
-) -> Call:
+) -> Call[Sequence[types_pb.PartitionOutcome]]:
     """A call of Acknowledge for a member that may be gone; harmless to repeat."""
     request = share_pb.AcknowledgeRequest(
         group_id=group_id, member_id=member_id, acknowledgements=acknowledgements
     )
     service = share_pb.DESCRIPTOR.services_by_name["ShareService"]
-    answer = share_pb.AcknowledgeResponse
-    return Call(f"/{service.full_name}/Acknowledge", request, answer.FromString, is_safe=True)
+    return Call(
+        f"/{service.full_name}/Acknowledge",
+        request,
+        share_pb.AcknowledgeResponse,
+        attrgetter("outcomes"),
+        is_safe=True,
+    )
 
 
 def _to_wire(place: _Place, rows: Sequence[Row[Any]]) -> types_pb.PartitionAcknowledgements:
