@@ -6,7 +6,7 @@ not answered when a stream broke is sent again on the next one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -63,48 +63,7 @@ class AckRange:
         )
 
 
-class CommitTicket:
-    """Pending outcomes of one commit, by partition."""
-
-    __slots__ = ("_open", "_places", "results")
-
-    def __init__(self) -> None:
-        self._open: dict[PartitionKey, int] = {}
-        self._places: dict[PartitionKey, set[tuple[str, int]]] = {}
-        #: (topic, partition) -> the first error, or None when all went well.
-        self.results: dict[tuple[str, int], KafkaError | None] = {}
-
-    @property
-    def is_done(self) -> bool:
-        return not self._open
-
-    def expect(self, key: PartitionKey, places: Iterable[tuple[str, int]]) -> None:
-        """Adds a part to wait for, with records of these topics and partitions."""
-        self._open[key] = self._open.get(key, 0) + 1
-        self._places.setdefault(key, set()).update(places)
-
-    def settle(
-        self, key: PartitionKey, places: Iterable[tuple[str, int]], error: KafkaError | None
-    ) -> None:
-        """Notes the outcome of one part; the first error of a partition stays."""
-        for place in places:
-            self.results[place] = self.results.get(place) or error
-        left = self._open.get(key, 0) - 1
-        if left > 0:
-            self._open[key] = left
-        else:
-            self._open.pop(key, None)
-
-    def time_out(self) -> None:
-        """Gives up waiting: the open partitions count as timed out; their acks stay on the way."""
-        for place in (place for key in self._open for place in self._places[key]):
-            self.results[place] = self.results.get(place) or KafkaError(
-                KafkaError._TIMED_OUT, retriable=True
-            )
-        self._open.clear()
-
-
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class PartitionAck:
     """Acknowledgements of one partition from one call of the application."""
 
@@ -120,6 +79,54 @@ class PartitionAck:
     @property
     def is_checkpoint(self) -> bool:
         return self.ranges[0].checkpoint is not None
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether somebody waits for the outcome: a commit, or a lock that must not end."""
+        return self.ticket is not None or any(item.kind == RENEW for item in self.ranges)
+
+    @property
+    def places(self) -> Iterable[tuple[str, int]]:
+        """The records' topics and partitions, as the application knows them."""
+        if not self.key.lane:
+            return ((self.key.topic, self.key.partition),)
+        return {place for item in self.ranges for place in item.span.sources()}
+
+
+class CommitTicket:
+    """Pending outcomes of one commit; `when_done` is called when the last one has come."""
+
+    __slots__ = ("_open", "_when_done", "results")
+
+    def __init__(self, when_done: Callable[[], None] = lambda: None) -> None:
+        self._open: set[PartitionAck] = set()
+        self._when_done = when_done
+        #: (topic, partition) -> the first error, or None when all went well.
+        self.results: dict[tuple[str, int], KafkaError | None] = {}
+
+    @property
+    def is_done(self) -> bool:
+        return not self._open
+
+    def expect(self, part: PartitionAck) -> None:
+        self._open.add(part)
+
+    def settle(self, part: PartitionAck, error: KafkaError | None) -> None:
+        self.note(part.places, error)
+        self._open.discard(part)
+        if self.is_done:
+            self._when_done()
+
+    def note(self, places: Iterable[tuple[str, int]], error: KafkaError | None) -> None:
+        """Notes an outcome; the first error of a partition stays."""
+        for place in places:
+            self.results[place] = self.results.get(place) or error
+
+    def time_out(self) -> None:
+        """Gives up waiting: the open partitions count as timed out; their acks stay on the way."""
+        for part in self._open:
+            self.note(part.places, KafkaError(KafkaError._TIMED_OUT, retriable=True))
+        self._open.clear()
 
 
 @dataclass(slots=True)
@@ -179,9 +186,10 @@ class AckBook:
         for key, items in by_key.items():
             for layer in _layers(items):
                 for piece in _in_pieces(layer):
+                    part = PartitionAck(key, piece, ticket, now)
                     if ticket is not None:
-                        ticket.expect(key, _places_of(key, piece))
-                    self._waiting.append(PartitionAck(key, piece, ticket, now))
+                        ticket.expect(part)
+                    self._waiting.append(part)
 
     def take(self, now: float) -> service_pb.ConsumeRequest | None:
         """The next message with acknowledgements, or None when nothing is due.
@@ -210,7 +218,7 @@ class AckBook:
         return service_pb.ConsumeRequest(
             acknowledge_id=self._last_id,
             acknowledgements=[_to_wire(key, items) for key, items in chosen.items() if items],
-            may_wait=not any(map(_is_awaited, parts)),
+            may_wait=not any(part.is_awaited for part in parts),
         )
 
     def drop_checkpoints(self, span: Span) -> None:
@@ -221,8 +229,7 @@ class AckBook:
                 self._waiting.remove(part)
                 if part.ticket is not None:
                     text = "a later checkpoint of the record took its place"
-                    error = KafkaError(KafkaError._STATE, text)
-                    part.ticket.settle(part.key, _places_of(part.key, part.ranges), error)
+                    part.ticket.settle(part, KafkaError(KafkaError._STATE, text))
 
     def stream_lost(self) -> None:
         """Queues everything sent again, in order: on a lost stream nothing will be answered."""
@@ -289,18 +296,6 @@ def mark_row(columns: Columns, row: int, kind: int, details: tuple[int, str]) ->
     elif columns.details:
         columns.details.pop(row, None)
     return True
-
-
-def _is_awaited(part: PartitionAck) -> bool:
-    """Whether somebody waits for the outcome: a commit, or a lock that must not end meanwhile."""
-    return part.ticket is not None or any(item.kind == RENEW for item in part.ranges)
-
-
-def _places_of(key: PartitionKey, ranges: Iterable[AckRange]) -> Iterable[tuple[str, int]]:
-    """The records' topics and partitions, as the application knows them."""
-    if not key.lane:
-        return ((key.topic, key.partition),)
-    return {place for item in ranges for place in item.span.sources()}
 
 
 def _layers(items: list[AckRange]) -> list[list[AckRange]]:
@@ -393,7 +388,7 @@ def _finish(
         AckOutcome(part.key, spans, error) for error, spans in by_error.items()
     )
     if part.ticket is not None:
-        part.ticket.settle(part.key, _places_of(part.key, part.ranges), first_error)
+        part.ticket.settle(part, first_error)
 
 
 def _meaning(item: AckRange, outcome: types_pb.RangeOutcome, *, resent: bool) -> KafkaError | None:

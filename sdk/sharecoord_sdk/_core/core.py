@@ -112,7 +112,8 @@ class ConsumerCore:
         self._acks = AckBook(config.api_timeout_s)
         self.topics: list[str] = []
         self._join_topics: list[str] = []
-        self._paused: set[tuple[str, int]] = set()
+        #: Partitions that get no new records.
+        self.paused: set[tuple[str, int]] = set()
         #: The group's `share.ordering`, as it was said last; "" = not yet.
         self.ordering = ""
         #: The partitions of each topic, as the coordinator named them last.
@@ -170,14 +171,10 @@ class ConsumerCore:
 
     def set_paused(self, paused: set[tuple[str, int]], now: float) -> None:
         """Replaces the partitions that get no new records. What waited of them goes back."""
-        self._paused = set(paused)
+        self.paused = paused
         self._give_back(self._is_paused, now)
         if self.link.is_up:
             self._send_with_acks(service_pb.ConsumeRequest(paused=self._paused_partitions()), now)
-
-    @property
-    def paused(self) -> set[tuple[str, int]]:
-        return set(self._paused)
 
     def check_poll(self) -> None:
         """Refuses a poll that is not allowed now (KIP-932, 3.6).
@@ -239,7 +236,7 @@ class ConsumerCore:
             turns = Turns(self.ordering, back, one_each=self.config.explicit)
             if self.config.explicit:
                 # The poll may go on: records that it gave may still be released.
-                for span in self.locks.in_flight_spans:
+                for span in self.locks.in_flight:
                     turns.hold_back(span)
         most = self.config.max_poll_records if limit is None else limit
         hand_out, expired = self.locks.take(most, now, owner, turns)
@@ -319,7 +316,7 @@ class ConsumerCore:
         if self._left or self._error is not None:
             return True
         waits_for_leave = self.link.is_up and self._leave_sent
-        return not waits_for_leave and not self._has_application_acks()
+        return not waits_for_leave and not self._acks.has_application_acks()
 
     def raise_error(self) -> None:
         """Raises, once, the KafkaException for what the coordinator refused."""
@@ -336,12 +333,9 @@ class ConsumerCore:
             self._acks.add(ranges, ticket, now)
         for span in lost:
             error = KafkaError(KafkaError.INVALID_RECORD_STATE)
-            key = span.columns.key
-            self._report([AckOutcome(key, [span], error)])
+            self._report([AckOutcome(span.columns.key, [span], error)])
             if ticket is not None:
-                places = span.sources().keys()
-                ticket.expect(key, places)
-                ticket.settle(key, places, error)
+                ticket.note(span.sources(), error)
 
     def _give_back(self, unwanted: Callable[[PartitionKey], bool], now: float) -> None:
         back = self.locks.give_back(unwanted)
@@ -434,8 +428,8 @@ class ConsumerCore:
         """Whether a paused partition covers this one; redriven records may be of any partition."""
         topic, partition = key.home
         if partition < 0:
-            return any(each == topic for each, _ in self._paused)
-        return key.home in self._paused
+            return any(each == topic for each, _ in self.paused)
+        return key.home in self.paused
 
     def _answered(self, result: service_pb.AcknowledgeResult, now: float) -> None:
         settlement = self._acks.answered(result, now)
@@ -472,7 +466,7 @@ class ConsumerCore:
         was_draining, leave_sent = self._is_draining, self._leave_sent
         error = self.link.failed(failure, now)
         self._without_stream()
-        self._left = self._left or (leave_sent and not self._has_application_acks())
+        self._left = self._left or (leave_sent and not self._acks.has_application_acks())
         if was_draining and self._drain_addresses:
             # The coordinator went before the answers came, but said where to go.
             self.link.redirect(self._drain_addresses, now)
@@ -540,7 +534,7 @@ class ConsumerCore:
             return None
         address = self.link.open(now)
         self._outbox.clear()
-        self._outbox.append(self._join_request())
+        self._outbox.append(self._join_request(now))
         self._polled_at = now
         self._is_waited_for = False
         if not self.topics:
@@ -551,10 +545,10 @@ class ConsumerCore:
         self.flush(now)
         return Connection(address, self.link.generation, self.take_outbox())
 
-    def _join_request(self) -> service_pb.ConsumeRequest:
+    def _join_request(self, now: float) -> service_pb.ConsumeRequest:
         config = self.config
         request = service_pb.ConsumeRequest()
-        if self._paused:
+        if self.paused:
             request.paused.CopyFrom(self._paused_partitions())
         request.join.CopyFrom(
             service_pb.Join(
@@ -572,26 +566,20 @@ class ConsumerCore:
                 join_number=self.link.generation,
             )
         )
-        self._add_lock_book(request)
-        # Last, because records that the book had no room for left the buffer.
-        request.join.credit.CopyFrom(self._credit.restart())
-        return request
-
-    def _add_lock_book(self, request: service_pb.ConsumeRequest) -> None:
         room = self._join_bytes - request.ByteSize()
         book, left_out = self.locks.show(self._acks.ranges(), room)
         request.join.lock_book.extend(book)
         if left_out:
             text = f"{left_out} locks found no room in the join; their records come again"
             self._note(logging.WARNING, text)
+        # Last, because records that the book had no room for left the buffer.
+        request.join.credit.CopyFrom(self._credit.restart())
+        return request
 
     def _wants_stream(self) -> bool:
         if self._left:
             return False
-        return bool(self.topics and not self._closing) or self._has_application_acks()
-
-    def _has_application_acks(self) -> bool:
-        return self._acks.has_application_acks()
+        return bool(self.topics and not self._closing) or self._acks.has_application_acks()
 
     # -- what goes out ------------------------------------------------------------------------
 
@@ -608,7 +596,7 @@ class ConsumerCore:
     def _leave_if_settled(self, now: float) -> None:
         if not self._closing or self._leave_sent or not self.link.is_up:
             return
-        if not self._has_application_acks() or now >= self._leave_by:
+        if not self._acks.has_application_acks() or now >= self._leave_by:
             self._leave(now)
 
     def _leave(self, now: float) -> None:
@@ -638,7 +626,7 @@ class ConsumerCore:
         return service_pb.PausedPartitions(
             partitions=[
                 types_pb.TopicPartition(topic=topic, partition=partition)
-                for topic, partition in sorted(self._paused)
+                for topic, partition in sorted(self.paused)
             ]
         )
 

@@ -8,7 +8,6 @@ already: for those the coordinator answers "lost", and nobody here holds them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 from typing import NamedTuple
 
 from sharecoord_sdk._proto import share_service_pb2 as service_pb
@@ -17,7 +16,7 @@ from sharecoord_sdk._proto import share_types_pb2 as types_pb
 from .columns import PartitionKey, Span
 
 
-class Held(NamedTuple):
+class _Held(NamedTuple):
     """Offsets under one lock; bounds are inclusive."""
 
     key: PartitionKey
@@ -34,9 +33,9 @@ class Held(NamedTuple):
         )
 
 
-def merged(spans: Iterable[Span]) -> list[Held]:
+def merged(spans: Iterable[Span]) -> list[types_pb.HeldRange]:
     """Ranges for the spans; spans that follow one another under the same lock share one."""
-    out: list[Held] = []
+    out: list[_Held] = []
     for item in sorted(map(_held, spans)):
         last = out[-1] if out else None
         same = last is not None and (last.key, last.token) == (item.key, item.token)
@@ -45,15 +44,15 @@ def merged(spans: Iterable[Span]) -> list[Held]:
             out[-1] = last._replace(last_offset=end)
         else:
             out.append(item)
-    return out
+    return [item.to_wire() for item in out]
 
 
-def one_range_per_lock(spans: Iterable[Span]) -> list[Held]:
+def one_range_per_lock(spans: Iterable[Span]) -> list[types_pb.HeldRange]:
     """Ranges for the spans, one per lock, from its first to its last held offset.
 
     It may cover settled offsets in between: see the top of this module.
     """
-    found: dict[tuple[PartitionKey, int], Held] = {}
+    found: dict[tuple[PartitionKey, int], _Held] = {}
     for item in map(_held, spans):
         place = (item.key, item.token)
         before = found.get(place, item)
@@ -61,21 +60,20 @@ def one_range_per_lock(spans: Iterable[Span]) -> list[Held]:
             first_offset=min(before.first_offset, item.first_offset),
             last_offset=max(before.last_offset, item.last_offset),
         )
-    return list(found.values())
+    return [item.to_wire() for item in found.values()]
 
 
-def size_of(items: Iterable[Held]) -> int:
-    """Bytes of the ranges inside a join, at most."""
-    return sum(_size_of_one(item.key) for item in items)
-
-
-def split_by_room(items: Sequence[Held], room_bytes: int) -> tuple[list[Held], list[Held]]:
-    """Splits ranges into the first ones, which fit, and the rest."""
+def split_by_room(
+    items: Sequence[types_pb.HeldRange], room_bytes: int
+) -> tuple[Sequence[types_pb.HeldRange], Sequence[types_pb.HeldRange]]:
+    """Splits ranges into the first ones, which fit into a message, and the rest."""
     for count, item in enumerate(items):
-        room_bytes -= _size_of_one(item.key)
+        size = item.ByteSize()
+        # A tag and a length go before each range; a range is shorter than 16 KiB.
+        room_bytes -= size + (2 if size < 128 else 3)
         if room_bytes < 0:
-            return list(items[:count]), list(items[count:])
-    return list(items), []
+            return items[:count], items[count:]
+    return items, ()
 
 
 def taken_ranges(notice: service_pb.TakenBack) -> list[types_pb.HeldRange]:
@@ -91,14 +89,5 @@ def taken_ranges(notice: service_pb.TakenBack) -> list[types_pb.HeldRange]:
     ]
 
 
-def _held(span: Span) -> Held:
-    return Held(span.columns.key, span.lock.token, span.first_offset, span.last_offset)
-
-
-@lru_cache(maxsize=1024)
-def _size_of_one(key: PartitionKey) -> int:
-    """Bytes of a range inside a join, at most: two tags with 9 bytes of offset each, the token."""
-    place = Held(key, 0, 0, 0).to_wire().ByteSize()
-    inner = place + 2 * 10 + 9
-    # A tag and a length go before each range; a range is shorter than 16 KiB.
-    return inner + (2 if inner < 128 else 3)
+def _held(span: Span) -> _Held:
+    return _Held(span.columns.key, span.lock.token, span.first_offset, span.last_offset)

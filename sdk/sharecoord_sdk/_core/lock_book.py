@@ -25,8 +25,8 @@ from .columns import (
     Span,
 )
 from .credit import StreamCredit
-from .held import merged, one_range_per_lock, size_of, split_by_room
-from .order import Turns, take_in_turn
+from .held import merged, one_range_per_lock, split_by_room
+from .order import Turns
 
 _FAILED_RETURN_S: Final = 300.0
 """How long after the end of its lock a record that is not back stops what follows it. The
@@ -36,8 +36,8 @@ coordinator tells within seconds, or its successor does; no key may stand still 
 class LockBook:
     """The records under lock of one consumer.
 
-    Invariant: a row is in at most one of `_buffer`, `_hand_outs`, `_in_flight` and `_renewed`, and
-    `credit` counts exactly what is in `_buffer`. Only what is in `_in_flight` can be accepted.
+    Invariant: a row is in at most one of `_buffer`, `_hand_outs`, `in_flight` and `_renewed`, and
+    `credit` counts exactly what is in `_buffer`. Only what is in `in_flight` can be accepted.
     """
 
     #: A record that still waits when this part of its lock is left goes back.
@@ -48,7 +48,8 @@ class LockBook:
         self._buffer: deque[Span] = deque()
         # Hand-outs of calls under way, or since the last `note_given`.
         self._hand_outs: list[HandOut] = []
-        self._in_flight: list[Span] = []
+        #: Spans that the application has, and whose settlement was not sent yet.
+        self.in_flight: list[Span] = []
         self._renewed: list[Span] = []
         self._renewing_records = 0
         # Records whose way back failed: the coordinator has them locked for this consumer still.
@@ -86,31 +87,35 @@ class LockBook:
         """
         expired: list[AckRange] = []
         spans: list[Span] = []
+        waiting: list[Span] = []
         if self._renewing_records:
             # Nothing new is handed out while a renewal has no answer (KIP-932).
             return HandOut(spans), expired
-        if turns is not None and not self._renewed:
-            spans, ended = take_in_turn(self._buffer, turns, limit, now)
-            for span in ended:
+        is_renewed = bool(self._renewed)
+        source = deque(self._renewed) if is_renewed else self._buffer
+        while source and limit:
+            span = source.popleft()
+            if not is_renewed and span.lock.deadline <= now:
+                expired.append(AckRange(span, RETURN))
                 self.credit.remove(len(span), span.credit_bytes)
-            return self._hand_out(spans, owner), [AckRange(span, RETURN) for span in ended]
-        source = deque(self._renewed) if self._renewed else self._buffer
-        room = limit
-        while source and room:
-            span = source[0]
-            if source is self._buffer and span.lock.deadline <= now:
-                expired.append(AckRange(source.popleft(), RETURN))
-                self.credit.remove(len(span), span.credit_bytes)
+                if turns is not None:
+                    turns.hold_back(span)
                 continue
-            taken = source.popleft() if len(span) <= room else span.cut(room)
-            room -= len(taken)
-            spans.append(taken)
-        is_renewed = source is not self._buffer
+            if turns is not None and not is_renewed:
+                picked, left = turns.pick(span, limit)
+            elif len(span) > limit:
+                picked, left = [span.cut(limit)], [span]
+            else:
+                picked, left = [span], []
+            limit -= sum(map(len, picked))
+            spans += picked
+            waiting += left
+        source.extendleft(reversed(waiting))
         if is_renewed:
             self._renewed = list(source)
         return self._hand_out(spans, owner, is_renewed=is_renewed), expired
 
-    def _hand_out(self, spans: list[Span], owner: object, *, is_renewed: bool = False) -> HandOut:
+    def _hand_out(self, spans: list[Span], owner: object, *, is_renewed: bool) -> HandOut:
         for span in spans:
             span.columns.unpack()
             span.columns.owner = owner
@@ -122,11 +127,6 @@ class LockBook:
         if spans:
             self._hand_outs.append(hand_out)
         return hand_out
-
-    @property
-    def in_flight_spans(self) -> list[Span]:
-        """Spans that the application has, and whose settlement was not sent yet."""
-        return self._in_flight
 
     def note_given(self, *, at_rest: bool) -> None:
         """Notes the records that calls have returned; records that they took and kept wait again.
@@ -147,12 +147,12 @@ class LockBook:
                 self._add_given(span)
 
     def _add_given(self, span: Span) -> None:
-        last = self._in_flight[-1] if self._in_flight else None
+        last = self.in_flight[-1] if self.in_flight else None
         if last is not None and last.lock is span.lock and last.stop == span.start:
             # Records that were given one by one are acknowledged together.
-            self._in_flight[-1] = last.within(last.start, span.stop)
+            self.in_flight[-1] = last.within(last.start, span.stop)
         else:
-            self._in_flight.append(span)
+            self.in_flight.append(span)
 
     def _wait_again(self, rest: list[Span], *, is_renewed: bool) -> None:
         runs = [run for span in rest for state, run in span.runs() if state <= RENEW]
@@ -166,7 +166,7 @@ class LockBook:
 
     def find(self, topic: str, partition: int, offset: int) -> tuple[Columns, int] | None:
         """The newest record with these coordinates that the application has."""
-        for span in reversed(self._in_flight):
+        for span in reversed(self.in_flight):
             columns = span.columns
             if columns.topic != topic:
                 continue
@@ -184,7 +184,7 @@ class LockBook:
         """Whether the application has records that it did not acknowledge."""
         return any(
             span.columns.states.find(state, span.start, span.stop) >= 0
-            for span in self._in_flight
+            for span in self.in_flight
             for state in (IN_FLIGHT, LOST)
         )
 
@@ -200,7 +200,7 @@ class LockBook:
         ranges: list[AckRange] = []
         lost: list[Span] = []
         kept: list[Span] = []
-        for span in self._in_flight:
+        for span in self.in_flight:
             keep = False
             for state, run in span.runs():
                 if state == IN_FLIGHT and accept_rest:
@@ -216,7 +216,7 @@ class LockBook:
                     keep = True
             if keep:
                 kept.append(span)
-        self._in_flight = kept
+        self.in_flight = kept
         return ranges, lost
 
     def _sent(self, run: Span, state: int) -> None:
@@ -265,7 +265,7 @@ class LockBook:
 
     def show(
         self, under_way: Iterable[AckRange], room_bytes: int
-    ) -> tuple[list[types_pb.HeldRange], int]:
+    ) -> tuple[Sequence[types_pb.HeldRange], int]:
         """Every lock that this consumer holds, as the join shows it.
 
         Locks that do not fit are given up, so that the join goes through: first those of records
@@ -285,16 +285,15 @@ class LockBook:
             (returns if item.kind == RETURN else words).append(item.span)
         # In the order in which they find room.
         spans = [*words, *self._held_spans(), *self._renewed, *self._waiting(), *returns]
-        book = merged(spans)
-        if size_of(book) > room_bytes:
-            book = one_range_per_lock(spans)
-        shown, left_out = split_by_room(book, room_bytes)
-        self.lose([item.to_wire() for item in left_out])
-        return [item.to_wire() for item in shown], len(left_out)
+        shown, left_out = split_by_room(merged(spans), room_bytes)
+        if left_out:
+            shown, left_out = split_by_room(one_range_per_lock(spans), room_bytes)
+            self.lose(left_out)
+        return shown, len(left_out)
 
     def show_seen(
         self, under_way: Iterable[AckRange], room_bytes: int
-    ) -> list[types_pb.HeldRange] | None:
+    ) -> Sequence[types_pb.HeldRange] | None:
         """Locks on records that the application has or had, for a leave; None = no room.
 
         Args:
@@ -305,7 +304,7 @@ class LockBook:
         words = [i.span for i in (*under_way, *self._failed_returns) if i.kind != RETURN]
         spans = merged([*words, *self._held_spans(), *self._renewed])
         shown, left_out = split_by_room(spans, room_bytes)
-        return None if left_out else [item.to_wire() for item in shown]
+        return None if left_out else shown
 
     def keep_failed_returns(self, failed: Iterable[AckRange], now: float) -> None:
         """Keeps returns that failed, until the coordinator says that the records are back.
@@ -355,7 +354,7 @@ class LockBook:
 
     def _given(self) -> list[Span]:
         """Spans that the application has, or gets from a call that is under way."""
-        return [*self._in_flight, *(span for each in self._hand_outs for span in each.spans)]
+        return [*self.in_flight, *(span for each in self._hand_outs for span in each.spans)]
 
     def _lose_held(self, by_token: dict[int, list[types_pb.HeldRange]]) -> None:
         for span in self._given():

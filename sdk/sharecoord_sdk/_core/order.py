@@ -8,7 +8,6 @@ program in explicit mode, which may release any record, has one record of a key 
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Hashable, Iterable
 from typing import Final
 
@@ -66,31 +65,6 @@ def order_of(columns: Columns, row: int, *, by_partition: bool) -> Hashable:
         return columns.key
     key = None if columns.keys is None else columns.keys[row]
     return None if key is None else (columns.key, key)
-
-
-def take_in_turn(
-    buffer: deque[Span], turns: Turns, limit: int, now: float
-) -> tuple[list[Span], list[Span]]:
-    """Takes records out of a buffer, in its order; the others stay.
-
-    Returns:
-        What is handed out, and what goes back because its lock has ended.
-    """
-    taken: list[Span] = []
-    expired: list[Span] = []
-    waiting: list[Span] = []
-    while buffer and limit:
-        span = buffer.popleft()
-        if span.lock.deadline <= now:
-            expired.append(span)
-            turns.hold_back(span)
-            continue
-        picked, left = turns.pick(span, limit)
-        limit -= sum(map(len, picked))
-        taken += picked
-        waiting += left
-    buffer.extendleft(reversed(waiting))
-    return taken, expired
 
 
 def _extend(spans: list[Span], whole: Span, row: int) -> None:

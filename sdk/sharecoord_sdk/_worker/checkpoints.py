@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import CancelledError
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from sharecoord_sdk._core.acks import CommitTicket
-from sharecoord_sdk._core.columns import IN_FLIGHT, LOST, Columns, PartitionKey
+from sharecoord_sdk._core.columns import IN_FLIGHT, LOST, Columns
 from sharecoord_sdk._core.errors import IllegalStateException, KafkaError, KafkaException
 from sharecoord_sdk._core.records import COMPLETED, CheckpointStore
 
@@ -19,23 +19,6 @@ if TYPE_CHECKING:
 
 # Extra time of a plain handler for the loop, beyond the loop's for the coordinator.
 _LOOP_S: Final = 5.0
-
-
-class _Ticket(CommitTicket):
-    """A ticket that also completes a future."""
-
-    __slots__ = ("_future",)
-
-    def __init__(self, future: asyncio.Future[None]) -> None:
-        super().__init__()
-        self._future = future
-
-    def settle(
-        self, key: PartitionKey, places: Iterable[tuple[str, int]], error: KafkaError | None
-    ) -> None:
-        super().settle(key, places, error)
-        if self.is_done and not self._future.done():
-            self._future.set_result(None)
 
 
 class WorkerCheckpoints(CheckpointStore):
@@ -83,7 +66,7 @@ class WorkerCheckpoints(CheckpointStore):
         if span is None or state != IN_FLIGHT:
             raise IllegalStateException("a checkpoint needs a record whose handler runs")
         future: asyncio.Future[None] = self._loop.create_future()
-        ticket = _Ticket(future)
+        ticket = CommitTicket(lambda: None if future.done() else future.set_result(None))
         self._open.add(future)
         try:
             core.send_checkpoint(span, data, ticket, monotonic())

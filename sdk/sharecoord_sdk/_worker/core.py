@@ -13,14 +13,13 @@ from typing import Final
 from sharecoord_sdk._core.acks import RENEW, RETURN, AckRange
 from sharecoord_sdk._core.columns import Columns, Span
 from sharecoord_sdk._core.config import ConsumerConfig
-from sharecoord_sdk._core.core import Connection, ConsumerCore, Notice
+from sharecoord_sdk._core.core import ConsumerCore, Notice
 from sharecoord_sdk._core.outcomes import Reject, Retry
 from sharecoord_sdk._core.records import message_class
 from sharecoord_sdk._proto import share_service_pb2 as service_pb
 from sharecoord_sdk._proto import share_types_pb2 as types_pb
 
 from .batches import HeldBackError, take_unread
-from .breakers import Breakers
 from .demand import Demand
 from .failures import (
     LINES_MAX,
@@ -77,7 +76,7 @@ class WorkerCore(ConsumerCore):
         self.demand = Demand(concurrency, batch_max, config.buffer_records)
         self._failures = FailureLog()
         self._failure_rules = FailureRules(chance, self._note_failure)
-        self._breakers = Breakers(self.locks)
+        self._breakers = [line.breaker for line in self.locks.lines.values() if line.breaker]
         # The time of the last call.
         self._now = 0.0
         self.reports_outcomes = True
@@ -85,7 +84,6 @@ class WorkerCore(ConsumerCore):
         self._renewals_off = False
         # The earliest renewal; that lease may be done by now.
         self._renew_at = math.inf
-        self._connecting_at = 0.0
         # Until then locks may end that are not renewed any more: signs of life are frequent.
         self._signs_until = 0.0
         self._resize()
@@ -227,16 +225,31 @@ class WorkerCore(ConsumerCore):
         line = parts[0].lease.line
         if line is None or line.breaker is None:
             return
-        text = self._breakers.finished(line, parts, error, now)
+        is_probe = False
+        for lease, start, stop in parts:
+            if start <= lease.probe < stop:
+                lease.probe = -1
+                is_probe = True
+        text = line.breaker.finished(error, now, is_probe=is_probe)
         if text:
             self._note(logging.WARNING, text)
             self._pause(now)
 
     def _pause(self, now: float) -> None:
-        self.set_paused(self._breakers.paused(self.assigned), now)
+        """Pauses the topics whose breaker is open: assigned partitions, and those with leases."""
+        found: set[tuple[str, int]] = set()
+        for topic in (each.topic for each in self._breakers if each.state == each.OPEN):
+            found |= {(topic, partition) for partition in self.assigned.get(topic, ())}
+            found |= {
+                (topic, lease.columns.partition)
+                for lease in self.locks.leases
+                if lease.handler.topic == topic
+            }
+        self.set_paused(found, now)
 
     def states(self) -> dict[str, str]:
-        return self._breakers.states()
+        """`closed`, `open` or `probing`, by topic."""
+        return {each.topic: each.state for each in self._breakers}
 
     def _log_failure(self, parts: Sequence[Part], error: BaseException) -> None:
         handler = parts[0].lease.handler
@@ -301,16 +314,12 @@ class WorkerCore(ConsumerCore):
         )
         self._credit.room_records = room
 
-    def _join_request(self) -> service_pb.ConsumeRequest:
+    def _join_request(self, now: float) -> service_pb.ConsumeRequest:
         # Everything that is done, and what goes back, goes into the book of what is under way.
-        self._acks.add(self.locks.take_expired(), None, self._connecting_at)
-        self._collect(None, self._connecting_at, accept_rest=False)
+        self._acks.add(self.locks.take_expired(), None, now)
+        self._collect(None, now, accept_rest=False)
         self._resize()
-        return super()._join_request()
-
-    def connect(self, now: float) -> Connection | None:
-        self._connecting_at = now
-        return super().connect(now)
+        return super()._join_request(now)
 
     def _joined(self, joined: service_pb.Joined, now: float) -> None:
         if joined.lock_duration_ms:
@@ -335,7 +344,7 @@ class WorkerCore(ConsumerCore):
 
     def _take_assignment(self, assignment: service_pb.Assignment, now: float) -> None:
         super()._take_assignment(assignment, now)
-        if self._breakers.any_holds:
+        if any(each.state == each.OPEN for each in self._breakers):
             self._pause(now)
 
     # -- locks --------------------------------------------------------------------------------
@@ -348,9 +357,10 @@ class WorkerCore(ConsumerCore):
             self._renew(now)
         if now >= self._hand_back_at:
             self._hand_back_due(now)
-        if now >= self._breakers.probe_at and not self._stopping:
-            for text in self._breakers.probe(now):
-                self._note(logging.INFO, text)
+        due = [each for each in self._breakers if now >= each.probe_at]
+        if due and not self._stopping:
+            for each in due:
+                self._note(logging.INFO, each.probe())
             self._pause(now)
 
     def wake_at(self, now: float) -> float | None:
@@ -359,8 +369,9 @@ class WorkerCore(ConsumerCore):
         if now < self._signs_until:
             times.append(now + _SIGN_S)
         if self.free:
-            opening = (line.opens_at() for line in self.locks.lines.values())
-            times.extend(at for at in (*opening, self._breakers.probe_at) if at > now)
+            opening = [line.opens_at() for line in self.locks.lines.values()]
+            opening += [each.probe_at for each in self._breakers]
+            times.extend(at for at in opening if at > now)
         if wake_at is not None:
             times.append(wake_at)
         at = min(times)

@@ -62,14 +62,16 @@ class KeyRates:
 
 
 class BreakerState:
-    """A circuit breaker under a policy: closed, open, or probing with one record."""
+    """The circuit breaker of a handler, by its policy: closed, open, or probing with one record."""
 
     CLOSED: Final = "closed"
     OPEN: Final = "open"
     PROBING: Final = "probing"
 
-    def __init__(self, policy: Breaker) -> None:
-        self.policy = policy
+    def __init__(self, policy: Breaker, handler_name: str, topic: str) -> None:
+        self._policy = policy
+        self._handler_name = handler_name
+        self.topic = topic
         self.state = self.CLOSED
         self._failed_at: deque[float] = deque(maxlen=policy.failures)
         self._probe_at = 0.0
@@ -93,28 +95,33 @@ class BreakerState:
         self.probe_runs = True
         return True
 
-    def probe(self) -> None:
-        """Lets one record try."""
+    def probe(self) -> str:
+        """Lets one record try; returns the log line."""
         self.state, self.probe_runs = self.PROBING, False
+        return f"the breaker of handler {self._handler_name} lets one record try"
 
-    def counts(self, error: BaseException | None) -> bool:
-        """Whether an exception is a failure that the policy counts."""
-        return error is not None and self.policy.counts(error)
-
-    def finished(self, error: BaseException | None, now: float, *, is_probe: bool) -> bool:
-        """Notes that a handler ended; whether the state has changed."""
-        failed = self.counts(error)
+    def finished(self, error: BaseException | None, now: float, *, is_probe: bool) -> str:
+        """Notes that a handler ended; returns the log line when the state has changed, else ""."""
+        failed = error is not None and self._policy.counts(error)
         if self.state == self.PROBING and is_probe:
             self._failed_at.clear()
-            self.state = self.OPEN if failed else self.CLOSED
-            self._probe_at = now + self.policy.probe_after_s
-            return True
+            if failed:
+                return self._open(now)
+            self.state = self.CLOSED
+            return f"the breaker of handler {self._handler_name} closes: {self.topic} goes on"
         if self.state != self.CLOSED or not failed:
-            return False
+            return ""
         failures = self._failed_at
         failures.append(now)
-        if len(failures) < self.policy.failures or failures[0] < now - self.policy.window_s:
-            return False
+        if len(failures) < self._policy.failures or failures[0] < now - self._policy.window_s:
+            return ""
         failures.clear()
-        self.state, self._probe_at = self.OPEN, now + self.policy.probe_after_s
-        return True
+        return self._open(now)
+
+    def _open(self, now: float) -> str:
+        wait_s = self._policy.probe_after_s
+        self.state, self._probe_at = self.OPEN, now + wait_s
+        return (
+            f"the breaker of handler {self._handler_name} opens: {self.topic} is paused, one record"
+            f" tries in {wait_s:g} s"
+        )

@@ -115,7 +115,11 @@ class Line:
         self._rate = Rate(behaviour.rate_per_s) if behaviour.rate_per_s else None
         per_key = behaviour.rate_per_key_per_s
         self._key_rates = KeyRates(per_key) if per_key else None
-        self.breaker = BreakerState(behaviour.breaker) if behaviour.breaker else None
+        self.breaker = (
+            BreakerState(behaviour.breaker, handler.name, handler.topic)
+            if behaviour.breaker
+            else None
+        )
         self._is_gated = bool(self._rate or self._key_rates or self.breaker)
         self._queues: dict[PartitionKey, dict[Hashable, KeyQueue]] = {}
         self._ready: deque[KeyQueue] = deque()
