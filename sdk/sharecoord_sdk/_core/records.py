@@ -382,8 +382,14 @@ class RedrivenMessage(ReceivedMessage[K, V]):
         return columns.key.topic, columns.partition, columns.offset_at(row)
 
 
-def message_class(columns: Columns) -> type[ReceivedMessage[Any, Any]]:
-    return RedrivenMessage if columns.key.lane else ReceivedMessage
+def message_at(columns: Columns, row: int) -> Message[Any, Any]:
+    return (RedrivenMessage if columns.key.lane else ReceivedMessage)(columns, row)
+
+
+def messages_of(columns: Columns, start: int, stop: int) -> list[Message[Any, Any]]:
+    """The messages of rows [start, stop) of a batch."""
+    make = RedrivenMessage if columns.key.lane else ReceivedMessage
+    return [make(columns, row) for row in range(start, stop)]
 
 
 def origin_of(message: Message[Any, Any]) -> tuple[Columns, int] | None:
@@ -415,12 +421,9 @@ class Messages(Generic[K, V]):
     def _list(self) -> list[Message[K, V]]:
         records = self._records
         if records is None:
-            records = [
-                make(columns, row)
-                for span in self._spans
-                for columns, make in ((span.columns, message_class(span.columns)),)
-                for row in range(span.start, span.stop)
-            ]
+            records = []
+            for span in self._spans:
+                records += messages_of(span.columns, span.start, span.stop)
             self._records, self._spans = records, ()
         return records
 

@@ -182,11 +182,11 @@ class ShareConsumer(BaseShareConsumer):
         if self._core is None or not self._closed:
             return
         self._finalizer.detach()
-        self._inbox.forget()
         self._slot.cancel()
         deadline = time.monotonic() + END_S
         while self._slot.ending:
             self._slot.ending.pop().join(deadline)
+        self._inbox.forget()
 
     def __enter__(self) -> Self:
         return self

@@ -10,8 +10,8 @@ import inspect
 import types
 import typing
 from collections.abc import Callable, Collection, Iterable, MutableSequence, Sequence
-from dataclasses import replace
-from typing import Any, Final, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 from sharecoord_sdk._core.outcomes import Reject, Retry
 from sharecoord_sdk._core.records import Message, Messages
@@ -57,72 +57,34 @@ class _UnresolvedHint:
         self.why = why
 
 
-class _Wording(NamedTuple):
-    """The words of errors, for handlers of one record or of batches."""
-
-    who: str
-    message: str
-    message_hint: str
-    value: str
-    comes: str
-    of: str
-    is_batch: bool
-
-
-_SINGLE: Final = _Wording(
-    who="a handler",
-    message="message",
-    message_hint="Message",
-    value="value",
-    comes="comes",
-    of="",
-    is_batch=False,
-)
-_BATCH: Final = _Wording(
-    who="a handler of batches",
-    message="messages",
-    message_hint="list[Message]",
-    value="values",
-    comes="come",
-    of="lists of ",
-    is_batch=True,
-)
-
-
+@dataclass(frozen=True, slots=True)
 class Binding:
-    """The way in which records become a handler's arguments.
+    """The way in which records become a handler's arguments; without `read` the message alone."""
 
-    Attributes:
-        text: For people: `message`, `value Order`, `message, value Order`; of batches `messages`,
-            `values Order`, `messages, values Order`.
-    """
+    is_batch: bool
+    on_bad_value: OnBadValue
+    with_message: bool = True
+    read: ValueReader | None = None
+    #: What the value is read as.
+    kind: Any = None
 
-    def __init__(
-        self,
-        read: ValueReader | None,
-        form: _Wording,
-        *,
-        kind: Any = None,
-        with_message: bool,
-        on_bad_value: OnBadValue,
-    ) -> None:
-        named = [form.message] if with_message else []
-        self.text = ", ".join(named if read is None else [*named, f"{form.value} {name_of(kind)}"])
-        self._read = read
-        self._is_batch = form.is_batch
-        self._with_message = with_message
-        self._on_bad_value = on_bad_value
+    @property
+    def text(self) -> str:
+        """For people: `message`, `value Order`, `message, value Order`; of batches in plural."""
+        s = "s" if self.is_batch else ""
+        named = [f"message{s}"] if self.with_message else []
+        return ", ".join(named if self.read is None else [*named, f"value{s} {name_of(self.kind)}"])
 
     def applied(
         self, function: Callable[..., Any], *, is_async: bool, ordering: str | None = None
     ) -> Callable[[Any], Any]:
         """The function as a function of the message (of batches: the messages) alone."""
-        if self._read is None:
+        if self.read is None:
             return function
 
         def prepared(given: Any) -> tuple[tuple[Any, ...] | None, Callable[[Any], Any]]:
             """Arguments (None: nothing can be read), and what completes the result."""
-            if not self._is_batch:
+            if not self.is_batch:
                 return self._arguments(given, self._value(given)), lambda result: result
             found = read_batch(given, self._value, ordering)
             if not found.messages:
@@ -146,18 +108,18 @@ class Binding:
         return call
 
     def _arguments(self, message: Any, value: Any) -> tuple[Any, ...]:
-        return (message, value) if self._with_message else (value,)
+        return (message, value) if self.with_message else (value,)
 
     def _value(self, message: Message) -> Any:
         """Reads a value; raises the outcome of a record that can not be read."""
-        assert self._read is not None, "has a value"
+        assert self.read is not None, "has a value"
         try:
-            return self._read(message)
+            return self.read(message)
         except BadValueError as error:
             raise self._outcome(message, error) from error
 
     def _outcome(self, message: Message, error: BadValueError) -> Exception:
-        reason, found = f"bad value: {error}", self._on_bad_value
+        reason, found = f"bad value: {error}", self.on_bad_value
         if not isinstance(found, type | Reject | Retry):
             found = found(message, error)
         if isinstance(found, Reject | Retry):
@@ -194,39 +156,43 @@ def bind(
             type; it names the handler and the parameter.
     """
     check_on_bad_value(on_bad_value)
-    form = _BATCH if is_batch else _SINGLE
     wanted = _needed(function, name)
     if wanted is None:
         # Nobody knows what it takes: the value, when somebody said what that is.
-        read = None if value is None else _reader(value, name, "value=", form)
-        return Binding(read, form, kind=value, with_message=read is None, on_bad_value=on_bad_value)
+        if value is None:
+            return Binding(is_batch, on_bad_value)
+        read = _reader(value, name, "value=", is_batch=is_batch)
+        return Binding(is_batch, on_bad_value, with_message=False, read=read, kind=value)
     hints = [_hint(function, each.annotation) for each in wanted]
     if is_batch:
         hints = [
             _hint(function, _item(hint, name, each))
             for hint, each in zip(hints, wanted, strict=True)
         ]
-    if not _takes_value(name, form, wanted, hints, value):
-        return Binding(None, form, with_message=True, on_bad_value=on_bad_value)
+    if not _takes_value(name, wanted, hints, value, is_batch=is_batch):
+        return Binding(is_batch, on_bad_value)
     kind = hints[-1] if value is None else value
-    read = _reader(kind, name, f"parameter {wanted[-1].name!r}", form)
-    return Binding(read, form, kind=kind, with_message=len(wanted) == 2, on_bad_value=on_bad_value)
+    read = _reader(kind, name, f"parameter {wanted[-1].name!r}", is_batch=is_batch)
+    return Binding(is_batch, on_bad_value, len(wanted) == 2, read, kind)
 
 
 def _takes_value(
-    name: str, form: _Wording, wanted: list[inspect.Parameter], hints: list[Any], value: Any
+    name: str, wanted: list[inspect.Parameter], hints: list[Any], value: Any, *, is_batch: bool
 ) -> bool:
     """Whether a handler takes the value; TypeError for parameters that nobody fills."""
+    who = "a handler of batches" if is_batch else "a handler"
+    message, values = ("messages", "values") if is_batch else ("message", "value")
     if len(wanted) > 2:
         raise TypeError(
-            f"handler {name}: nobody fills parameter {wanted[2].name!r}; {form.who} takes the"
-            f" {form.message}, the {form.value}, or both"
+            f"handler {name}: nobody fills parameter {wanted[2].name!r}; {who} takes the"
+            f" {message}, the {values}, or both"
         )
     if len(wanted) == 2:
         if not _is_message(hints[0]):
+            hint, comes = ("list[Message]", "come") if is_batch else ("Message", "comes")
             raise TypeError(
-                f"handler {name}: parameter {wanted[0].name!r} must be the {form.message}"
-                f" ({form.message_hint}), the {form.value} {form.comes} second"
+                f"handler {name}: parameter {wanted[0].name!r} must be the {message} ({hint}),"
+                f" the {values} {comes} second"
             )
         if value is None and (hints[1] is _EMPTY or _is_message(hints[1])):
             raise TypeError(
@@ -237,7 +203,7 @@ def _takes_value(
         return False
     elif value is not None and _is_message(hints[0], by_name=True):
         raise TypeError(f"handler {name}: value= is given, and nothing takes the value")
-    if form.is_batch and value is not None and value == types.GenericAlias(list, (hints[-1],)):
+    if is_batch and value is not None and value == types.GenericAlias(list, (hints[-1],)):
         raise TypeError(
             f"handler {name}: value= says what the value of one record is; give"
             f" value={name_of(hints[-1])}, not {name_of(value)}"
@@ -245,7 +211,7 @@ def _takes_value(
     return True
 
 
-def _reader(kind: Any, name: str, place: str, form: _Wording) -> ValueReader:
+def _reader(kind: Any, name: str, place: str, *, is_batch: bool) -> ValueReader:
     if isinstance(kind, _UnresolvedHint):
         raise TypeError(f"handler {name}, {place}: the hint {kind.text!r} is unknown: {kind.why}")
     if not callable(kind) and typing.get_origin(kind) is None:
@@ -255,8 +221,9 @@ def _reader(kind: Any, name: str, place: str, form: _Wording) -> ValueReader:
     try:
         return value_reader(kind)
     except UnreadableTypeError as error:
+        of = "lists of " if is_batch else ""
         raise TypeError(
-            f"handler {name}, {place}: {error}; use {form.of}Message, bytes, str, dict, list, a"
+            f"handler {name}, {place}: {error}; use {of}Message, bytes, str, dict, list, a"
             " dataclass, a pydantic model, a Protobuf class, an @avro class, or value=callable"
         ) from error
 

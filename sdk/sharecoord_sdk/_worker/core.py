@@ -15,7 +15,7 @@ from sharecoord_sdk._core.columns import Columns, Span
 from sharecoord_sdk._core.config import ConsumerConfig
 from sharecoord_sdk._core.core import ConsumerCore, Notice
 from sharecoord_sdk._core.outcomes import Reject, Retry
-from sharecoord_sdk._core.records import message_class
+from sharecoord_sdk._core.records import message_at
 from sharecoord_sdk._proto import share_service_pb2 as service_pb
 from sharecoord_sdk._proto import share_types_pb2 as types_pb
 
@@ -170,7 +170,7 @@ class WorkerCore(ConsumerCore):
         """The settlement of a record whose handler raised; None = accepted."""
         if error is None:
             return None
-        message = message_class(lease.columns)(lease.columns, row)
+        message = message_at(lease.columns, row)
         return self._failure_rules.settlement(lease.handler, message, error)
 
     def _settle_alone(

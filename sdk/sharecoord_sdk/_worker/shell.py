@@ -24,7 +24,7 @@ from sharecoord_sdk._core.columns import Span
 from sharecoord_sdk._core.config_table import POLL_RECORDS_MAX
 from sharecoord_sdk._core.core import Arrival
 from sharecoord_sdk._core.errors import KafkaException
-from sharecoord_sdk._core.records import Message, message_class
+from sharecoord_sdk._core.records import Message, message_at, messages_of
 from sharecoord_sdk._core.status import StreamFailure
 
 from .checkpoints import WorkerCheckpoints
@@ -447,7 +447,7 @@ class Shell(AsyncShareConsumer):
             else:
                 row = core.start(lease)
                 parts = [Part(lease, row, row + 1)]
-                argument = message_class(lease.columns)(lease.columns, row)
+                argument = message_at(lease.columns, row)
             context = self._context.copy()
             self._threads.submit(Job(handler.function, argument, parts, context))
         return None
@@ -469,7 +469,7 @@ class Shell(AsyncShareConsumer):
             else:
                 row = self._locks.start(lease)
                 try:
-                    message = message_class(lease.columns)(lease.columns, row)
+                    message = message_at(lease.columns, row)
                     result = await lease.handler.function(message)
                 except BaseException as error:  # noqa: BLE001 - what it raises is its outcome
                     self._raised([Part(lease, row, row + 1)], error)
@@ -558,12 +558,10 @@ class Shell(AsyncShareConsumer):
 
 
 def _messages(parts: Iterable[Part]) -> list[Message]:
-    return [
-        make(columns, row)
-        for lease, start, stop in parts
-        for columns, make in ((lease.columns, message_class(lease.columns)),)
-        for row in range(start, stop)
-    ]
+    found: list[Message] = []
+    for lease, start, stop in parts:
+        found += messages_of(lease.columns, start, stop)
+    return found
 
 
 def _offsets(span: Span) -> str:
