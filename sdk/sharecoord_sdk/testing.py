@@ -193,10 +193,9 @@ class _Run:
     async def coroutine(self) -> Outcome:
         """Runs the handler with its layers."""
         threads = Threads(1, lambda: _tell(threads))
-        name = self._handler.topic
         handler = with_layers(
-            {name: self._handler}, self._middleware, threads, _ignore_stuck, self._around
-        )[name]
+            self._handler, self._middleware, threads, lambda *_: None, self._around
+        )
         try:
             # In a task and a context of its own.
             result = await asyncio.create_task(handler.function(self._argument))
@@ -263,6 +262,3 @@ def _tell(threads: Threads) -> None:
     for job in threads.take_done():
         if job.future is not None and not job.future.cancelled():
             job.complete()
-
-
-def _ignore_stuck(handler: Handler, argument: object) -> None: ...

@@ -138,20 +138,15 @@ def call_error(failure: StreamFailure, address: str, timeout_s: float) -> AdminE
             text = f"{address} did not answer within {timeout_s:g} s; is it up, or overloaded?"
             return CoordinatorUnavailableError(text, reason="TIMEOUT", retriable=True)
         case "UNAVAILABLE":
-            return no_answer(address, details)
+            # grpc's text ends with the cause.
+            cause = details.rsplit("last error: ", 1)[-1].removeprefix("UNKNOWN: ").strip()
+            text = (
+                f"no coordinator answers at {address} ({cause}); start one with `sharecoord serve`,"
+                " or give its address (its --listen, by default localhost:7070)"
+            )
+            return CoordinatorUnavailableError(text, reason="UNREACHABLE", retriable=True)
         case code:
             return AdminError(f"{address}: {code}: {details}", reason=code)
-
-
-def no_answer(address: str, details: str) -> CoordinatorUnavailableError:
-    """The error for an address where nobody speaks gRPC."""
-    # grpc's text ends with the cause.
-    cause = details.rsplit("last error: ", 1)[-1].removeprefix("UNKNOWN: ").strip()
-    text = (
-        f"no coordinator answers at {address} ({cause}); start one with "
-        "`sharecoord serve`, or give its address (its --listen, by default localhost:7070)"
-    )
-    return CoordinatorUnavailableError(text, reason="UNREACHABLE", retriable=True)
 
 
 def kafka_broker(address: str) -> NotACoordinatorError:

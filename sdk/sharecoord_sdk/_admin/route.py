@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import socket
 import struct
@@ -117,8 +116,3 @@ def speaks_kafka(address: str, timeout_s: float = 2.0) -> bool:
     correlation_id: int
     size_bytes, correlation_id = struct.unpack(">ii", answer)
     return size_bytes > 0 and correlation_id == _CORRELATION_ID
-
-
-async def aspeaks_kafka(address: str) -> bool:
-    """The same without blocking the event loop."""
-    return await asyncio.to_thread(speaks_kafka, address)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
@@ -13,7 +14,7 @@ from google.protobuf.message import Message
 from sharecoord_sdk._admin import calls
 from sharecoord_sdk._admin.calls import Call
 from sharecoord_sdk._admin.errors import AdminError, kafka_broker
-from sharecoord_sdk._admin.route import Route, aspeaks_kafka
+from sharecoord_sdk._admin.route import Route, speaks_kafka
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -85,7 +86,8 @@ class AsyncAdminClient:
             except grpc.RpcError as raised:
                 failure = failure_of(raised)
                 error = route.failed(failure, address)
-                if route.may_be_kafka(failure) and await aspeaks_kafka(address):
+                may_be_kafka = route.may_be_kafka(failure)
+                if may_be_kafka and await asyncio.to_thread(speaks_kafka, address):
                     error = kafka_broker(address)
                 if not route.is_silent(failure):
                     break

@@ -20,7 +20,6 @@ DEFAULT_PORT: Final = 7070
 
 CREATE_FAILED: Final = "Failed to create share consumer: "
 _ALIASES: Final = {"metadata.broker.list": "bootstrap.servers", "sasl.mechanism": "sasl.mechanisms"}
-_TRUE: Final = ("true", "t", "1")
 _SCHEME = re.compile(r"^(plaintext|ssl|sasl_ssl|sasl_plaintext)://", re.IGNORECASE)
 
 
@@ -153,8 +152,6 @@ def _read(setting: Setting, value: object) -> object:
             return _read_integer(setting, value)
         case Kind.CHOICE:
             return _read_choice(setting, value)
-        case Kind.BOOLEAN:
-            return str(value).lower() in _TRUE
         case Kind.ANY:
             return value
 

@@ -21,7 +21,6 @@ POLL_RECORDS_MAX: Final = 10_000
 class Kind(Enum):
     TEXT = "text"
     INTEGER = "integer"
-    BOOLEAN = "true or false"
     CHOICE = "choice"
     CALLABLE = "callable"
     ANY = "any"

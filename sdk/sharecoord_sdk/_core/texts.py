@@ -16,18 +16,14 @@ def check_name(what: str, text: str) -> str:
     Raises:
         ValueError: It holds a lone surrogate or a NUL character.
     """
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        place = f"character {error.start} is a lone surrogate"
-        fix = "if it is a file name, encode it first: os.fsencode(name).decode(errors='replace')"
-        raise ValueError(f"{what} {text!r} is not valid Unicode: {place}; {fix}") from None
+    fix = "if it is a file name, encode it first: os.fsencode(name).decode(errors='replace')"
+    to_bytes(what, text, fix)
     if "\x00" in text:
         raise ValueError(f"{what} {text!r} holds a NUL character; remove it")
     return text
 
 
-def to_bytes(what: str, text: str) -> bytes:
+def to_bytes(what: str, text: str, fix: str = "give bytes") -> bytes:
     """The UTF-8 of a text that stands for bytes, such as a key; NUL is a byte as any.
 
     Raises:
@@ -37,7 +33,7 @@ def to_bytes(what: str, text: str) -> bytes:
         return text.encode()
     except UnicodeEncodeError as error:
         place = f"character {error.start} is a lone surrogate"
-        raise ValueError(f"{what} {text!r} is not valid Unicode: {place}; give bytes") from None
+        raise ValueError(f"{what} {text!r} is not valid Unicode: {place}; {fix}") from None
 
 
 def escaped_text(text: str) -> str:

@@ -80,7 +80,8 @@ class WorkerCore(ConsumerCore):
         # The time of the last call.
         self._now = 0.0
         self.reports_outcomes = True
-        self._stopping = False
+        #: Whether nothing more is started.
+        self.is_stopping = False
         self._renewals_off = False
         # The earliest renewal; that lease may be done by now.
         self._renew_at = math.inf
@@ -93,12 +94,12 @@ class WorkerCore(ConsumerCore):
     @property
     def free(self) -> int:
         """Handlers that may be started now."""
-        return 0 if self._stopping else self._concurrency - self.locks.jobs
+        return 0 if self.is_stopping else self._concurrency - self.locks.jobs
 
     def head(self, now: float) -> Lease | None:
         """The lease of the next handler's records, or None: no free slot, or nothing waits."""
         locks = self.locks
-        if self._stopping or locks.jobs >= self._concurrency:
+        if self.is_stopping or locks.jobs >= self._concurrency:
             return None
         self._now = now
         lease = locks.head(now)
@@ -298,7 +299,7 @@ class WorkerCore(ConsumerCore):
         return min(every_s, _SIGN_S) if now < self._signs_until else every_s
 
     def _refill(self) -> types_pb.Credit | None:
-        if self._stopping:
+        if self.is_stopping:
             return None
         self._resize()
         return self._credit.refill(_ANY_GROWTH)
@@ -358,7 +359,7 @@ class WorkerCore(ConsumerCore):
         if now >= self._hand_back_at:
             self._hand_back_due(now)
         due = [each for each in self._breakers if now >= each.probe_at]
-        if due and not self._stopping:
+        if due and not self.is_stopping:
             for each in due:
                 self._note(logging.INFO, each.probe())
             self._pause(now)
@@ -472,21 +473,17 @@ class WorkerCore(ConsumerCore):
 
     # -- the end ------------------------------------------------------------------------------
 
-    @property
-    def is_stopping(self) -> bool:
-        return self._stopping
-
     def begin_stop(self, now: float) -> None:
         """Stops taking records: unseen ones go back, uncounted."""
-        if self._stopping:
+        if self.is_stopping:
             return
-        self._stopping = True
+        self.is_stopping = True
         self.subscribe([], now)
         self.publish(now)
 
     def begin_close(self, now: float, within_s: float = math.inf) -> None:
         """Leaves: the coordinator releases unfinished records, and counts them."""
-        self._stopping = True
+        self.is_stopping = True
         self._note_unlogged(math.inf)
         expired = self.locks.take_expired()
         if expired:

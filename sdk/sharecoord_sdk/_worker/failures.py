@@ -61,14 +61,15 @@ class FailureRules:
             return settlement_of(error)
         attempt = message.delivery_count() or 1
         if isinstance(retry, Backoff):
-            return _delayed(retry.delay_s(attempt, self._chance()), error)
+            return _of(Retry(retry.delay_s(attempt, self._chance())), _reason_of(error))
         try:
             answer = retry(message, attempt)
             if inspect.isclass(answer) and issubclass(answer, Reject):
                 answer = answer()
             if isinstance(answer, Reject):
                 return _of(answer, _reason_of(error))
-            return settlement_of(error) if answer is None else _delayed(_seconds(answer), error)
+            wait_s = None if answer is None else _seconds(answer)
+            return _of(Retry(wait_s), _reason_of(error))
         except Exception as failure:  # noqa: BLE001 - a rule that fails must not lose the record
             text = f"{type(failure).__name__}: {text_of(failure)}"
             said = f"retry of handler {handler.name} failed, the record is released: {text}"
@@ -97,11 +98,6 @@ def _of(outcome: Retry | Reject, reason: str) -> Settlement:
     return Settlement(int(AcknowledgeType.RELEASE), delay_ms, reason)
 
 
-def _delayed(delay_s: float, error: BaseException) -> Settlement:
-    delay_ms = min(delay_ms_of(delay_s), DELAY_MAX_MS)
-    return Settlement(int(AcknowledgeType.RELEASE), delay_ms, _reason_of(error))
-
-
 def _seconds(answer: object) -> float:
     if not isinstance(answer, int | float) or isinstance(answer, bool):
         name = type(answer).__name__
@@ -115,7 +111,7 @@ def settlement_of(error: BaseException) -> Settlement:
     """The settlement without a handler's rules: REJECT for `Reject`, RELEASE for all else."""
     if isinstance(error, Retry | Reject):
         return _of(error, "")
-    return Settlement(int(AcknowledgeType.RELEASE), 0, _reason_of(error))
+    return _of(Retry(), _reason_of(error))
 
 
 def _reason_of(error: BaseException) -> str:

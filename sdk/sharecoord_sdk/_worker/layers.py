@@ -7,7 +7,7 @@ handler.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextvars import copy_context
 from dataclasses import replace
 from typing import Any
@@ -21,26 +21,23 @@ Around = Callable[[Handler], Handler]
 
 
 def with_layers(
-    handlers: Mapping[str, Handler],
+    handler: Handler,
     middleware: Sequence[Middleware],
     threads: Threads,
     on_stuck: Callable[[Handler, Any], None],
-    around: Around | None = None,
-) -> dict[str, Handler]:
-    """The handlers with their layers; a handler without any stays as it is.
+    around: Around | None,
+) -> Handler:
+    """The handler with its layers; without any it stays as it is.
 
     Args:
-        handlers: By topic.
+        handler: The handler.
         middleware: Outermost first.
         threads: For plain functions.
         on_stuck: Called with handler and argument when a plain function is not waited for any more.
         around: Adds the outermost layer.
     """
-    found = {
-        topic: _with_layers(handler, middleware, threads, on_stuck)
-        for topic, handler in handlers.items()
-    }
-    return found if around is None else {topic: around(each) for topic, each in found.items()}
+    inner = _with_layers(handler, middleware, threads, on_stuck)
+    return inner if around is None else around(inner)
 
 
 def _with_layers(

@@ -131,7 +131,9 @@ class WorkerLeases(LockBook):
             span = self._buffer[0]
             deadline = span.lock.deadline
             if deadline <= now:
-                self._return_first()
+                self._buffer.popleft()
+                self.credit.remove(len(span), span.credit_bytes)
+                self._expired.append(AckRange(span, RETURN))
                 continue
             due = deadline - self.duration_s / 2
             if due <= now:
@@ -146,11 +148,6 @@ class WorkerLeases(LockBook):
             self._head = lease
             return lease
         return None
-
-    def _return_first(self) -> None:
-        span = self._buffer.popleft()
-        self.credit.remove(len(span), span.credit_bytes)
-        self._expired.append(AckRange(span, RETURN))
 
     def hand_back_due(self, now: float) -> list[AckRange]:
         self.close_head()

@@ -210,7 +210,8 @@ class Line:
         self._now = now
         ready = self._ready
         if self._is_gated:
-            self._is_closed = self._is_held(now)
+            is_broken = self.breaker is not None and self.breaker.holds
+            self._is_closed = is_broken or (self._rate is not None and self._rate.opens_at() > now)
             while self._timed and self._timed[0][0] <= now:
                 ready.append(heapq.heappop(self._timed)[2])
             if self._is_closed:
@@ -227,11 +228,6 @@ class Line:
                 queue.is_listed = False
             ready.popleft()
         return None
-
-    def _is_held(self, now: float) -> bool:
-        if self.breaker is not None and self.breaker.holds:
-            return True
-        return self._rate is not None and self._rate.opens_at() > now
 
     def _key_opens_at(self, queue: KeyQueue) -> float:
         if self._key_rates is None or queue.key is None:

@@ -117,9 +117,8 @@ class Shell(AsyncShareConsumer):
         assert self._core is not None, "a new consumer has a core"
         self._loop = asyncio.get_running_loop()
         self._threads = Threads(options.concurrency, self._jobs_done, self._threads_refused)
-        handlers = with_layers(
-            handlers, options.middleware, self._threads, self._got_stuck, options.around
-        )
+        layers = (options.middleware, self._threads, self._got_stuck, options.around)
+        handlers = {topic: with_layers(each, *layers) for topic, each in handlers.items()}
         self._rules = WorkerCore(
             config,
             self._core.member_id,

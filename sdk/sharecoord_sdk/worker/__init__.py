@@ -317,9 +317,10 @@ class Worker:
 
         Before `run` it makes that return at once.
         """
-        with self._lock:
-            self._stop_asked = True
-            loop, shell = self._loop, self._shell
+        # Without a lock, which the code that a signal interrupts might hold: a run that has not
+        # shown its loop here yet looks at the flag after it has.
+        self._stop_asked = True
+        loop, shell = self._loop, self._shell
         if loop is None or shell is None:
             return
         try:
@@ -339,15 +340,13 @@ class Worker:
     async def _run(self) -> None:
         options = replace(self._options, middleware=tuple(self._middleware), around=self._traced)
         shell = Shell(self._conf, self._handlers, options)
-        with self._lock:
-            self._loop, self._shell = asyncio.get_running_loop(), shell
-            if self._stop_asked:
-                return
+        self._loop, self._shell = asyncio.get_running_loop(), shell
+        if self._stop_asked:
+            return
         try:
             await shell.run()
         finally:
-            with self._lock:
-                self._loop = self._shell = None
+            self._loop = self._shell = None
 
     def _catch_signals(self) -> dict[int, Any]:
         if threading.current_thread() is not threading.main_thread():
@@ -357,7 +356,7 @@ class Worker:
         def on_signal(number: int, _frame: FrameType | None) -> None:
             caught.append(number)
             if len(caught) == 1:
-                self._stop_from_signal()
+                self.stop()
                 return
             if self._shell is not None:
                 self._shell.is_hurried = True
@@ -373,13 +372,6 @@ class Worker:
                 number.name,
             )
         return {number: signal.signal(number, on_signal) for number in found}
-
-    def _stop_from_signal(self) -> None:
-        """`stop` without the lock, which the interrupted code may hold."""
-        self._stop_asked = True
-        loop, shell = self._loop, self._shell
-        if loop is not None and shell is not None and not loop.is_closed():
-            loop.call_soon_threadsafe(shell.stop)
 
 
 def _seconds(name: str, value: object) -> float:
