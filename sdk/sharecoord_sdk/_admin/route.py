@@ -8,7 +8,8 @@ import struct
 from collections.abc import Mapping
 from typing import Any, Final
 
-from sharecoord_sdk._core.config import CREATE_FAILED, ConsumerConfig, read_arguments, read_config
+from sharecoord_sdk._core.config import ConsumerConfig, read_arguments, read_config
+from sharecoord_sdk._core.config_table import CREATE_FAILED
 from sharecoord_sdk._core.errors import IllegalStateException, KafkaException
 from sharecoord_sdk._core.status import StreamFailure
 

@@ -11,14 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
 
-from .config_table import SETTINGS, Kind, Setting, Treatment
+from .config_table import CREATE_FAILED, SETTINGS, Setting, invalid
 from .errors import KafkaError, KafkaException
-from .texts import check_name
 
 #: Port of a coordinator when an address names none.
 DEFAULT_PORT: Final = 7070
 
-CREATE_FAILED: Final = "Failed to create share consumer: "
 _ALIASES: Final = {"metadata.broker.list": "bootstrap.servers", "sasl.mechanism": "sasl.mechanisms"}
 _SCHEME = re.compile(r"^(plaintext|ssl|sasl_ssl|sasl_plaintext)://", re.IGNORECASE)
 
@@ -94,8 +92,8 @@ def read_config(arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> Cons
     values: dict[str, Any] = {name: s.default for name, s in SETTINGS.items()}
     for name, value in given.items():
         setting = _find(name)
-        read = _read(setting, value)
-        if setting.treatment is Treatment.ACCEPTED:
+        read = setting.read(setting, value)
+        if not setting.is_used:
             logger.debug("%s is accepted and has no effect: %s", name, setting.meaning)
         values[_ALIASES.get(setting.name, setting.name)] = read
     if "group.id" not in given:
@@ -116,10 +114,6 @@ def read_arguments(arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> d
     return {**(arguments[0] if arguments else {}), **keywords}
 
 
-def _invalid(text: str) -> KafkaException:
-    return KafkaException(KafkaError(KafkaError._INVALID_ARG, text))
-
-
 def _find(name: object) -> Setting:
     if name == "on_commit":
         raise ValueError("on_commit is not supported on ShareConsumer")
@@ -132,63 +126,7 @@ def _find(name: object) -> Setting:
     elif near := difflib.get_close_matches(str(name), SETTINGS, n=1):
         hint = f": did you mean {near[0]}?"
     text = f'No such configuration property: "{name}"{hint}'
-    raise _invalid(text)
-
-
-def _read(setting: Setting, value: object) -> object:
-    name = setting.name
-    if setting.treatment is Treatment.INAPPLICABLE:
-        raise ValueError(f"{CREATE_FAILED}`{name}` {setting.meaning}")
-    if setting.treatment is Treatment.REFUSED and str(value).lower() not in setting.harmless:
-        raise _invalid(f'Configuration property "{name}" is not supported here: {setting.meaning}')
-    match setting.kind:
-        case Kind.CALLABLE:
-            if not callable(value):
-                raise TypeError(f"expected {name} property as a callable function")
-            return value
-        case Kind.TEXT:
-            return None if value is None else _read_text(name, str(value))
-        case Kind.INTEGER:
-            return _read_integer(setting, value)
-        case Kind.CHOICE:
-            return _read_choice(setting, value)
-        case Kind.ANY:
-            return value
-
-
-def _read_text(name: str, text: str) -> str:
-    if name.endswith(".location"):
-        # A path, which stays here: file names need not be valid Unicode.
-        return text
-    try:
-        return check_name(f'configuration property "{name}"', text)
-    except ValueError as error:
-        raise _invalid(str(error)) from None
-
-
-def _read_integer(setting: Setting, value: object) -> int:
-    if value is None:
-        text = f'Integer configuration property "{setting.name}" cannot be set to empty value'
-        raise _invalid(text)
-    try:
-        number = int(str(value), 0)
-    except ValueError:
-        text = f'Invalid value for configuration property "{setting.name}": {value!r}'
-        raise _invalid(text) from None
-    if not setting.low <= number <= setting.high:
-        bounds = f"is outside allowed range {setting.low}..{setting.high}"
-        text = f'Configuration property "{setting.name}" value {number} {bounds}'
-        raise _invalid(text)
-    return number
-
-
-def _read_choice(setting: Setting, value: object) -> str:
-    chosen = str(value).lower()
-    if chosen not in setting.choices:
-        allowed = f"one of {', '.join(setting.choices)}"
-        text = f'Invalid value "{value}" for configuration property "{setting.name}": {allowed}'
-        raise _invalid(text)
-    return chosen
+    raise invalid(text)
 
 
 def _build(
@@ -227,7 +165,7 @@ def read_addresses(text: str | None) -> tuple[str, ...]:
     found = [_address(part.strip()) for part in (text or "").split(",") if part.strip()]
     if not found:
         text = 'Invalid value "" for configuration property "bootstrap.servers": host:port'
-        raise _invalid(text)
+        raise invalid(text)
     return tuple(dict.fromkeys(found))
 
 
@@ -250,7 +188,7 @@ def _address(text: str) -> str:
 
 def _bad_address(text: str) -> Exception:
     wanted = "host:port or unix:/path of a coordinator"
-    return _invalid(
+    return invalid(
         f'Invalid value "{text}" for configuration property "bootstrap.servers": {wanted}'
     )
 
@@ -269,7 +207,7 @@ def _tls(values: dict[str, Any]) -> TlsConfig | None:
     has_key = tls.key_file or tls.key_pem
     if bool(has_key) != bool(tls.certificate_file or tls.certificate_pem):
         text = "ssl.certificate.* and ssl.key.* go together: give both or none"
-        raise _invalid(text)
+        raise invalid(text)
     for name in ("ca", "certificate", "key"):
         _check_pem(f"ssl.{name}", values[f"ssl.{name}.location"], values[f"ssl.{name}.pem"])
     return tls
@@ -294,7 +232,7 @@ def _sasl(values: dict[str, Any]) -> SaslConfig | None:
     protocol = values["security.protocol"]
     if protocol == "sasl_plaintext":
         text = "credentials go over TLS only: set security.protocol to sasl_ssl"
-        raise _invalid(text)
+        raise invalid(text)
     mechanism = str(values["sasl.mechanisms"]).upper()
     if protocol != "sasl_ssl":
         if values["oauth_cb"] is not None:

@@ -1,4 +1,4 @@
-"""Every key of the configuration: what it means here, its default, its bounds, its treatment.
+"""Every key of the configuration: what it means here, its default, its bounds, how it is read.
 
 The names are Kafka's and librdkafka's, so that the dict of an existing share consumer serves. What
 applies to the connection to the coordinator is used. What tunes a Kafka client, and can not change
@@ -8,9 +8,14 @@ what a program sees, is accepted with a debug line. What would change it is refu
 # ruff: noqa: SIM905 - names that share one treatment are listed as words
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum
-from typing import Final
+from typing import Final, NoReturn
+
+from .errors import KafkaError, KafkaException
+from .texts import check_name
+
+CREATE_FAILED: Final = "Failed to create share consumer: "
 
 _INT32_MAX: Final = 2**31 - 1
 _DAY_MS: Final = 86_400_000
@@ -18,60 +23,110 @@ _DAY_MS: Final = 86_400_000
 POLL_RECORDS_MAX: Final = 10_000
 
 
-class Kind(Enum):
-    TEXT = "text"
-    INTEGER = "integer"
-    CHOICE = "choice"
-    CALLABLE = "callable"
-    ANY = "any"
-
-
-class Treatment(Enum):
-    """The ways to treat a key."""
-
-    USED = "used"
-    #: Accepted with a debug line: it tunes a Kafka client, and there is none.
-    ACCEPTED = "accepted"
-    #: Refused with ValueError, as the twin does: share consumers have no such thing.
-    INAPPLICABLE = "inapplicable"
-    #: Refused with KafkaException (_INVALID_ARG), because ignoring it would mislead.
-    REFUSED = "refused"
-
-
 @dataclass(frozen=True, slots=True)
 class Setting:
     """A configuration key. `low` and `high` are inclusive; a refused key's `meaning` is the fix."""
 
     name: str
-    kind: Kind
-    treatment: Treatment
+    #: Reads a value, or raises what the twin raises for it.
+    read: Callable[[Setting, object], object]
     default: object
     meaning: str
     low: int = 0
     high: int = _INT32_MAX
     choices: tuple[str, ...] = ()
-    #: REFUSED keys: values that change nothing and hence pass.
+    #: Refused keys: values that change nothing and hence pass.
     harmless: tuple[str, ...] = ()
+    #: False = accepted with a debug line: it tunes a Kafka client, and there is none.
+    is_used: bool = True
+
+
+# -- how values are read --------------------------------------------------------------------------
+
+
+def invalid(text: str) -> KafkaException:
+    return KafkaException(KafkaError(KafkaError._INVALID_ARG, text))
+
+
+def _read_text(setting: Setting, value: object) -> str | None:
+    if value is None or setting.name.endswith(".location"):
+        # A path stays here: file names need not be valid Unicode.
+        return None if value is None else str(value)
+    try:
+        return check_name(f'configuration property "{setting.name}"', str(value))
+    except ValueError as error:
+        raise invalid(str(error)) from None
+
+
+def _read_integer(setting: Setting, value: object) -> int:
+    if value is None:
+        text = f'Integer configuration property "{setting.name}" cannot be set to empty value'
+        raise invalid(text)
+    try:
+        number = int(str(value), 0)
+    except ValueError:
+        text = f'Invalid value for configuration property "{setting.name}": {value!r}'
+        raise invalid(text) from None
+    if not setting.low <= number <= setting.high:
+        bounds = f"is outside allowed range {setting.low}..{setting.high}"
+        text = f'Configuration property "{setting.name}" value {number} {bounds}'
+        raise invalid(text)
+    return number
+
+
+def _read_choice(setting: Setting, value: object) -> str:
+    chosen = str(value).lower()
+    if chosen not in setting.choices:
+        allowed = f"one of {', '.join(setting.choices)}"
+        text = f'Invalid value "{value}" for configuration property "{setting.name}": {allowed}'
+        raise invalid(text)
+    return chosen
+
+
+def _read_callable(setting: Setting, value: object) -> object:
+    if not callable(value):
+        raise TypeError(f"expected {setting.name} property as a callable function")
+    return value
+
+
+def _read_anything(_: Setting, value: object) -> object:
+    return value
+
+
+def _read_inapplicable(setting: Setting, _: object) -> NoReturn:
+    """Refuses as the twin does: share consumers have no such thing."""
+    raise ValueError(f"{CREATE_FAILED}`{setting.name}` {setting.meaning}")
+
+
+def _read_refused(setting: Setting, value: object) -> object:
+    """Refuses what would mislead if it were ignored."""
+    if str(value).lower() not in setting.harmless:
+        fix = f"is not supported here: {setting.meaning}"
+        raise invalid(f'Configuration property "{setting.name}" {fix}')
+    return value
+
+
+# -- the table ------------------------------------------------------------------------------------
 
 
 def _text(name: str, meaning: str, default: str | None = None) -> Setting:
-    return Setting(name, Kind.TEXT, Treatment.USED, default, meaning)
+    return Setting(name, _read_text, default, meaning)
 
 
 def _integer(name: str, default: int, low: int, high: int, meaning: str) -> Setting:
-    return Setting(name, Kind.INTEGER, Treatment.USED, default, meaning, low, high)
+    return Setting(name, _read_integer, default, meaning, low, high)
 
 
 def _choice(name: str, default: str, choices: tuple[str, ...], meaning: str) -> Setting:
-    return Setting(name, Kind.CHOICE, Treatment.USED, default, meaning, choices=choices)
+    return Setting(name, _read_choice, default, meaning, choices=choices)
 
 
 def _callable(name: str, meaning: str) -> Setting:
-    return Setting(name, Kind.CALLABLE, Treatment.USED, None, meaning)
+    return Setting(name, _read_callable, None, meaning)
 
 
 def _refused(name: str, fix: str, *harmless: str) -> Setting:
-    return Setting(name, Kind.ANY, Treatment.REFUSED, None, fix, harmless=harmless)
+    return Setting(name, _read_refused, None, fix, harmless=harmless)
 
 
 _USED: Final = (
@@ -159,9 +214,7 @@ _USED: Final = (
     _text("sasl.oauthbearer.config", "Handed to oauth_cb as it is.", ""),
     _callable("error_cb", "Called with a KafkaError when no coordinator answers."),
     _callable("oauth_cb", "Called with sasl.oauthbearer.config; returns (token, expiry_s, ...)."),
-    Setting(
-        "logger", Kind.ANY, Treatment.USED, None, "A logging.Logger; sharecoord_sdk by default."
-    ),
+    Setting("logger", _read_anything, None, "A logging.Logger; sharecoord_sdk by default."),
 )
 
 _ACCEPTED_NAMES: Final = """
@@ -195,10 +248,10 @@ _CALLBACKS_NOBODY_CALLS: Final = ("stats_cb", "throttle_cb")
 _ACCEPTED: Final = tuple(
     Setting(
         name,
-        Kind.CALLABLE if name in _CALLBACKS_NOBODY_CALLS else Kind.ANY,
-        Treatment.ACCEPTED,
+        _read_callable if name in _CALLBACKS_NOBODY_CALLS else _read_anything,
         None,
         "Tunes a Kafka client; the coordinator's own Kafka client is configured there.",
+        is_used=False,
     )
     for name in _ACCEPTED_NAMES
 )
@@ -209,7 +262,7 @@ _BROKER_SIDE: Final = (
 )
 
 _INAPPLICABLE: Final = tuple(
-    Setting(name, Kind.ANY, Treatment.INAPPLICABLE, None, why)
+    Setting(name, _read_inapplicable, None, why)
     for name, why in (
         ("allow.auto.create.topics", _NOT_APPLICABLE),
         ("auto.offset.reset", f"{_NOT_APPLICABLE}; set share.auto.offset.reset of the group"),
