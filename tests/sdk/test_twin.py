@@ -12,7 +12,7 @@ from typing import Any
 import confluent_kafka
 import pytest
 import sharecoord_sdk
-from sharecoord_sdk._core.config_table import SETTINGS, Kind, Treatment
+from sharecoord_sdk._core.config_table import SETTINGS, read_callable, read_inapplicable
 
 # Nobody listens there: the twin is happy to try for ever.
 NOBODY: dict[str, Any] = {"bootstrap.servers": "127.0.0.1:1", "group.id": "g", "log_level": 0}
@@ -129,9 +129,7 @@ def test_constructors_accept_the_same(extra: dict[str, Any]) -> None:
         assert tell(lambda m: made(m, NOBODY, **extra), module) == ("returned", [])
 
 
-@pytest.mark.parametrize(
-    "name", [n for n, s in SETTINGS.items() if s.treatment is Treatment.INAPPLICABLE]
-)
+@pytest.mark.parametrize("name", [n for n, s in SETTINGS.items() if s.read is read_inapplicable])
 def test_keys_that_share_consumers_do_not_have_are_refused_alike(name: str) -> None:
     values = {
         "auto.offset.reset": "earliest",
@@ -159,7 +157,7 @@ def test_every_key_of_the_table_is_one_of_the_twins_or_known_to_be_ours() -> Non
     }
     unknown = set()
     for name, setting in SETTINGS.items():
-        value = print if setting.kind is Kind.CALLABLE else "\x01"
+        value = print if setting.read is read_callable else "\x01"
         try:
             confluent_kafka.ShareConsumer({**NOBODY, name: value}).close()
         except Exception as error:  # noqa: BLE001

@@ -48,7 +48,7 @@ def invalid(text: str) -> KafkaException:
     return KafkaException(KafkaError(KafkaError._INVALID_ARG, text))
 
 
-def _read_text(setting: Setting, value: object) -> str | None:
+def read_text(setting: Setting, value: object) -> str | None:
     if value is None or setting.name.endswith(".location"):
         # A path stays here: file names need not be valid Unicode.
         return None if value is None else str(value)
@@ -58,7 +58,7 @@ def _read_text(setting: Setting, value: object) -> str | None:
         raise invalid(str(error)) from None
 
 
-def _read_integer(setting: Setting, value: object) -> int:
+def read_integer(setting: Setting, value: object) -> int:
     if value is None:
         text = f'Integer configuration property "{setting.name}" cannot be set to empty value'
         raise invalid(text)
@@ -74,7 +74,7 @@ def _read_integer(setting: Setting, value: object) -> int:
     return number
 
 
-def _read_choice(setting: Setting, value: object) -> str:
+def read_choice(setting: Setting, value: object) -> str:
     chosen = str(value).lower()
     if chosen not in setting.choices:
         allowed = f"one of {', '.join(setting.choices)}"
@@ -83,22 +83,22 @@ def _read_choice(setting: Setting, value: object) -> str:
     return chosen
 
 
-def _read_callable(setting: Setting, value: object) -> object:
+def read_callable(setting: Setting, value: object) -> object:
     if not callable(value):
         raise TypeError(f"expected {setting.name} property as a callable function")
     return value
 
 
-def _read_anything(_: Setting, value: object) -> object:
+def read_anything(_: Setting, value: object) -> object:
     return value
 
 
-def _read_inapplicable(setting: Setting, _: object) -> NoReturn:
+def read_inapplicable(setting: Setting, _: object) -> NoReturn:
     """Refuses as the twin does: share consumers have no such thing."""
     raise ValueError(f"{CREATE_FAILED}`{setting.name}` {setting.meaning}")
 
 
-def _read_refused(setting: Setting, value: object) -> object:
+def read_refused(setting: Setting, value: object) -> object:
     """Refuses what would mislead if it were ignored."""
     if str(value).lower() not in setting.harmless:
         fix = f"is not supported here: {setting.meaning}"
@@ -110,23 +110,23 @@ def _read_refused(setting: Setting, value: object) -> object:
 
 
 def _text(name: str, meaning: str, default: str | None = None) -> Setting:
-    return Setting(name, _read_text, default, meaning)
+    return Setting(name, read_text, default, meaning)
 
 
 def _integer(name: str, default: int, low: int, high: int, meaning: str) -> Setting:
-    return Setting(name, _read_integer, default, meaning, low, high)
+    return Setting(name, read_integer, default, meaning, low, high)
 
 
 def _choice(name: str, default: str, choices: tuple[str, ...], meaning: str) -> Setting:
-    return Setting(name, _read_choice, default, meaning, choices=choices)
+    return Setting(name, read_choice, default, meaning, choices=choices)
 
 
 def _callable(name: str, meaning: str) -> Setting:
-    return Setting(name, _read_callable, None, meaning)
+    return Setting(name, read_callable, None, meaning)
 
 
 def _refused(name: str, fix: str, *harmless: str) -> Setting:
-    return Setting(name, _read_refused, None, fix, harmless=harmless)
+    return Setting(name, read_refused, None, fix, harmless=harmless)
 
 
 _USED: Final = (
@@ -214,7 +214,7 @@ _USED: Final = (
     _text("sasl.oauthbearer.config", "Handed to oauth_cb as it is.", ""),
     _callable("error_cb", "Called with a KafkaError when no coordinator answers."),
     _callable("oauth_cb", "Called with sasl.oauthbearer.config; returns (token, expiry_s, ...)."),
-    Setting("logger", _read_anything, None, "A logging.Logger; sharecoord_sdk by default."),
+    Setting("logger", read_anything, None, "A logging.Logger; sharecoord_sdk by default."),
 )
 
 _ACCEPTED_NAMES: Final = """
@@ -248,7 +248,7 @@ _CALLBACKS_NOBODY_CALLS: Final = ("stats_cb", "throttle_cb")
 _ACCEPTED: Final = tuple(
     Setting(
         name,
-        _read_callable if name in _CALLBACKS_NOBODY_CALLS else _read_anything,
+        read_callable if name in _CALLBACKS_NOBODY_CALLS else read_anything,
         None,
         "Tunes a Kafka client; the coordinator's own Kafka client is configured there.",
         is_used=False,
@@ -262,7 +262,7 @@ _BROKER_SIDE: Final = (
 )
 
 _INAPPLICABLE: Final = tuple(
-    Setting(name, _read_inapplicable, None, why)
+    Setting(name, read_inapplicable, None, why)
     for name, why in (
         ("allow.auto.create.topics", _NOT_APPLICABLE),
         ("auto.offset.reset", f"{_NOT_APPLICABLE}; set share.auto.offset.reset of the group"),
