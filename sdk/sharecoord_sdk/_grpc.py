@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Any, Final, cast
 
 # Read by grpc when it is imported. With it, a fork in a process that uses grpc leaves parent and
@@ -71,16 +70,10 @@ def open_aio_channel(address: str, tls: TlsConfig | None) -> aio.Channel:
 
 def _credentials(tls: TlsConfig) -> grpc.ChannelCredentials:
     return grpc.ssl_channel_credentials(
-        root_certificates=_pem(tls.ca_pem, tls.ca_file),
-        private_key=_pem(tls.key_pem, tls.key_file),
-        certificate_chain=_pem(tls.certificate_pem, tls.certificate_file),
+        root_certificates=tls.ca.read(),
+        private_key=tls.key.read(),
+        certificate_chain=tls.certificate.read(),
     )
-
-
-def _pem(text: str | None, path: str | None) -> bytes | None:
-    if text:
-        return text.encode("ascii")
-    return Path(path).read_bytes() if path else None
 
 
 def failure_of(error: BaseException) -> StreamFailure:

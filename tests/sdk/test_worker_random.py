@@ -156,7 +156,7 @@ class WorkerMachine(RuleBasedStateMachine):
             if self.batch:
                 parts = self.world.core.start_batch(lease, self.world.now)
             else:
-                row = self.world.core.start(lease)
+                row = self.world.core.locks.start(lease)
                 parts = [Part(lease, row, row + 1)]
             self.jobs.append(parts)
             self.check_start(parts)

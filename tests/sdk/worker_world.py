@@ -66,7 +66,7 @@ class WorkerWorld(World):
         lease: Lease | None = self.core.head(self.now)
         if lease is None:
             return None
-        row = self.core.start(lease)
+        row = self.core.locks.start(lease)
         return Part(lease, row, row + 1)
 
     def start_batch(self) -> list[Part]:

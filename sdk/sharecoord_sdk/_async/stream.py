@@ -6,8 +6,8 @@ import asyncio
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 # Before grpc: it sets what grpc reads when it is imported.
@@ -22,48 +22,35 @@ from sharecoord_sdk._proto import share_service_pb2 as service_pb
 T = TypeVar("T")
 
 
-_Key = tuple[str, TlsConfig | None]
+class SharedChannel:
+    """A channel to an address that the streams of one loop share; the last one closes it."""
 
+    def __init__(self, channel: aio.Channel, forget: Callable[[], object]) -> None:
+        self.channel = channel
+        self._forget = forget
+        self._users = 0
 
-@dataclass(slots=True)
-class _Shared:
-    channel: aio.Channel
-    users: int
-
-
-_BY_LOOP: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[_Key, _Shared]] = (
-    weakref.WeakKeyDictionary()
-)
-
-
-class ChannelLease:
-    """A counted use of a shared channel. Use in the loop that took it only."""
-
-    def __init__(self, address: str, tls: TlsConfig | None) -> None:
-        loop = asyncio.get_running_loop()
-        self._shared_by_key = _BY_LOOP.setdefault(loop, {})
-        self._key = (address, tls)
-        shared = self._shared_by_key.get(self._key)
+    @classmethod
+    def take(cls, address: str, tls: TlsConfig | None) -> SharedChannel:
+        """Takes the channel for a stream, which releases it once, in the same loop."""
+        channels, key = _BY_LOOP.setdefault(asyncio.get_running_loop(), {}), (address, tls)
+        shared = channels.get(key)
         if shared is None:
-            shared = _Shared(open_aio_channel(address, tls), 0)
-            self._shared_by_key[self._key] = shared
-        shared.users += 1
-        self._shared: _Shared | None = shared
-
-    @property
-    def channel(self) -> aio.Channel:
-        assert self._shared is not None, "a released lease has no channel"
-        return self._shared.channel
+            channel = open_aio_channel(address, tls)
+            shared = channels[key] = cls(channel, partial(channels.pop, key))
+        shared._users += 1
+        return shared
 
     async def release(self) -> None:
-        """Gives the channel up; the last user closes it. A second call does nothing."""
-        shared, self._shared = self._shared, None
-        if shared is None:
-            return
-        shared.users -= 1
-        if shared.users == 0:
-            del self._shared_by_key[self._key]
-            await shared.channel.close(None)
+        self._users -= 1
+        if self._users == 0:
+            self._forget()
+            await self.channel.close(None)
+
+
+_BY_LOOP: weakref.WeakKeyDictionary[
+    asyncio.AbstractEventLoop, dict[tuple[str, TlsConfig | None], SharedChannel]
+] = weakref.WeakKeyDictionary()
 
 
 class Mailbox(Generic[T]):
@@ -120,8 +107,8 @@ class AsyncStream:
         self._loop = asyncio.get_running_loop()
         self._outbox: Mailbox[service_pb.ConsumeRequest] = Mailbox()
         self.send(connection.requests)
-        self._lease = ChannelLease(connection.address, tls)
-        method: Any = self._lease.channel.stream_stream(
+        shared = SharedChannel.take(connection.address, tls)
+        method: Any = shared.channel.stream_stream(
             CONSUME,
             request_serializer=encode,
             response_deserializer=service_pb.ConsumeResponse.FromString,
@@ -132,9 +119,7 @@ class AsyncStream:
         self._writer = self._loop.create_task(
             _write(self._call, self._outbox, answered), name=f"{name}-writer"
         )
-        reading = _read(
-            self._call, connection.generation, inbox, answered, self._writer, self._lease
-        )
+        reading = _read(self._call, connection.generation, inbox, answered, self._writer, shared)
         self._reader = self._loop.create_task(reading, name=f"{name}-reader")
 
     def send(self, requests: Iterable[service_pb.ConsumeRequest]) -> None:
@@ -185,7 +170,7 @@ async def _read(
     inbox: Mailbox[Arrival],
     answered: asyncio.Event,
     writer: asyncio.Task[None],
-    lease: ChannelLease,
+    shared: SharedChannel,
 ) -> None:
     """Moves what arrives into the inbox until the stream ends, and says how it ended."""
     try:
@@ -199,4 +184,4 @@ async def _read(
         failure = failure_of(error)
     inbox.put(Arrival(generation, failure, time.monotonic()))
     writer.cancel()
-    await lease.release()
+    await shared.release()

@@ -22,13 +22,26 @@ _SCHEME = re.compile(r"^(plaintext|ssl|sasl_ssl|sasl_plaintext)://", re.IGNORECA
 
 
 @dataclass(frozen=True, slots=True)
+class Pem:
+    """Certificates or a key: a file, which each connection reads again, or their text."""
+
+    path: str | None
+    text: str | None
+
+    def __bool__(self) -> bool:
+        return bool(self.path or self.text)
+
+    def read(self) -> bytes | None:
+        if self.text:
+            return self.text.encode("ascii")
+        return Path(self.path).read_bytes() if self.path else None
+
+
+@dataclass(frozen=True, slots=True)
 class TlsConfig:
-    ca_file: str | None
-    ca_pem: str | None
-    certificate_file: str | None
-    certificate_pem: str | None
-    key_file: str | None
-    key_pem: str | None
+    ca: Pem
+    certificate: Pem
+    key: Pem
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,32 +209,26 @@ def _bad_address(text: str) -> Exception:
 def _tls(values: dict[str, Any]) -> TlsConfig | None:
     if values["security.protocol"] not in ("ssl", "sasl_ssl"):
         return None
-    tls = TlsConfig(
-        values["ssl.ca.location"],
-        values["ssl.ca.pem"],
-        values["ssl.certificate.location"],
-        values["ssl.certificate.pem"],
-        values["ssl.key.location"],
-        values["ssl.key.pem"],
-    )
-    has_key = tls.key_file or tls.key_pem
-    if bool(has_key) != bool(tls.certificate_file or tls.certificate_pem):
+    names = ("ca", "certificate", "key")
+    tls = TlsConfig(*(Pem(values[f"ssl.{n}.location"], values[f"ssl.{n}.pem"]) for n in names))
+    if bool(tls.key) != bool(tls.certificate):
         text = "ssl.certificate.* and ssl.key.* go together: give both or none"
         raise invalid(text)
-    for name in ("ca", "certificate", "key"):
-        _check_pem(f"ssl.{name}", values[f"ssl.{name}.location"], values[f"ssl.{name}.pem"])
+    for name in names:
+        _check_pem(f"ssl.{name}", getattr(tls, name))
     return tls
 
 
-def _check_pem(name: str, path: str | None, text: str | None) -> None:
+def _check_pem(name: str, pem: Pem) -> None:
     """Refuses a PEM file or text that can not be used now. Each connection reads the file again."""
+    path, text = pem.path, pem.text
     name = f"{name}.pem" if text else f"{name}.location"
     try:
         content = text or (Path(path).read_text(encoding="ascii") if path else "")
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is no PEM file"
         raise ValueError(f"{CREATE_FAILED}{name} failed: {path!r}: {why}") from None
-    if (path or text) and "-----BEGIN " not in content:
+    if pem and "-----BEGIN " not in content:
         where = "" if text else f"{path!r}: "
         raise ValueError(
             f"{CREATE_FAILED}{name} failed: {where}no PEM: it has no line -----BEGIN …"

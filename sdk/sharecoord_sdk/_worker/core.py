@@ -110,9 +110,6 @@ class WorkerCore(ConsumerCore):
                 self._busy_since = now
         return lease
 
-    def start(self, lease: Lease) -> int:
-        return self.locks.start(lease)
-
     def start_batch(self, lease: Lease, now: float) -> list[Part]:
         parts = self.locks.start_batch(lease, now)
         for part in parts:
@@ -254,7 +251,7 @@ class WorkerCore(ConsumerCore):
 
     def _log_failure(self, parts: Sequence[Part], error: BaseException) -> None:
         handler = parts[0].lease.handler
-        where = ", ".join(map(_place_of, parts))
+        where = ", ".join(_place_of(lease.span.within(*rows)) for lease, *rows in parts)
         what = f"{type(error).__name__}: {text_of(error)}"
         if isinstance(error, Retry | Reject):
             text = f"handler {handler.name} of {where} raised {what}"
@@ -432,7 +429,7 @@ class WorkerCore(ConsumerCore):
             return True
         # A lock that ends keeps records away until the next sign (`ConsumeRequest.polled`).
         self._signs_until = now + 2 * self.locks.duration_s
-        where = ", ".join(map(_place_of_span, spans))
+        where = ", ".join(map(_place_of, spans))
         self._note(
             logging.WARNING,
             f"handler {lease.handler.name} of {where} still runs; its lock ends, because {why}",
@@ -505,11 +502,7 @@ class WorkerCore(ConsumerCore):
         return running or super()._wants_stream()
 
 
-def _place_of(part: Part) -> str:
-    return _place_of_span(part.lease.span.within(part.start, part.stop))
-
-
-def _place_of_span(span: Span) -> str:
+def _place_of(span: Span) -> str:
     columns = span.columns
     first, last = columns.offset_at(span.start), columns.offset_at(span.stop - 1)
     offsets = f"offset {first}" if first == last else f"offsets {first}..{last}"

@@ -59,7 +59,7 @@ class WorkerLeases(LockBook):
         self._line_went = False
         self._head: Lease | None = None
         self.leases: dict[Lease, None] = {}
-        self._dirty: list[Lease] = []
+        self._dirty: dict[Lease, None] = {}
         self._lost: list[Span] = []
         self._expired: list[AckRange] = []
         self.duration_s = DURATION_S
@@ -116,14 +116,17 @@ class WorkerLeases(LockBook):
             while (lease := line.peek(now)) is not None:
                 deadline = lease.span.lock.deadline
                 if deadline > now:
-                    due = deadline - self.duration_s / 2
-                    # It waited long: renew after half of the rest.
-                    lease.due = min(lease.due, due if due > now else (now + deadline) / 2)
+                    lease.due = min(lease.due, self._due(deadline, now))
                     return lease
                 rows = range(lease.first, lease.span.stop)
                 self._expired += self._returns(line.give_back(lease, rows))
             self._turns.rotate(-1)
         return None
+
+    def _due(self, deadline: float, now: float) -> float:
+        """When to renew a lock; one whose record waited long, after half of the rest."""
+        due = deadline - self.duration_s / 2
+        return due if due > now else (now + deadline) / 2
 
     def _open(self, now: float) -> Lease | None:
         self.close_head()
@@ -135,10 +138,7 @@ class WorkerLeases(LockBook):
                 self.credit.remove(len(span), span.credit_bytes)
                 self._expired.append(AckRange(span, RETURN))
                 continue
-            due = deadline - self.duration_s / 2
-            if due <= now:
-                # It waited long: renew after half of the rest.
-                due = now + (deadline - now) / 2
+            due = self._due(deadline, now)
             span.columns.unpack()
             span.columns.owner = self.owner
             # Bytes leave the buffer with the first record; rows one by one.
@@ -223,8 +223,8 @@ class WorkerLeases(LockBook):
                 self._started(place)
                 extend(parts, *place)
             return parts
-        room = lease.handler.batch
         handler = lease.handler
+        room = handler.batch
         self.jobs += 1
         self._line_went = False
         head: Lease | None = lease
@@ -258,9 +258,7 @@ class WorkerLeases(LockBook):
         if lease.states[row] == IN_FLIGHT:
             lease.states[row] = SETTLED
             lease.accepted.append(row)
-            if not lease.is_dirty:
-                lease.is_dirty = True
-                self._dirty.append(lease)
+            self._dirty[lease] = None
             if lease.line is not None:
                 lease.line.passed(lease, row)
         else:
@@ -296,9 +294,7 @@ class WorkerLeases(LockBook):
                 lease.accepted.extend(alive)
             else:
                 lease.others.extend((row, settlement) for row in alive)
-            if not lease.is_dirty:
-                lease.is_dirty = True
-                self._dirty.append(lease)
+            self._dirty[lease] = None
             if lease.line is not None:
                 # A record that goes back unseen follows the one that broke the queue.
                 breaks = settlement is not None and settlement.kind not in (REJECT, RETURN)
@@ -342,12 +338,11 @@ class WorkerLeases(LockBook):
 
     def collect(self, *, accept_rest: bool) -> tuple[list[AckRange], list[Span]]:
         """Results since the last time: ranges to send, and rows that were lost meanwhile."""
-        dirty, self._dirty = self._dirty, []
+        dirty, self._dirty = self._dirty, {}
         lost, self._lost = self._lost, []
         self.finished = 0
         ranges: list[AckRange] = []
         for lease in dirty:
-            lease.is_dirty = False
             within = lease.span.within
             rows, lease.accepted = lease.accepted, []
             ranges.extend(AckRange(within(*run), ACCEPT) for run in runs_of(rows))

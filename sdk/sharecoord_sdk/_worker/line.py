@@ -80,7 +80,6 @@ class Lease:
     #: Finished rows that were not collected yet.
     accepted: list[int] = field(default_factory=list)
     others: list[tuple[int, Settlement]] = field(default_factory=list)
-    is_dirty: bool = False
     #: Where its rows wait, or None; then `queues` has the queue of each row that runs,
     #: `waiting` counts those that wait, `held_bytes` is what they have of the credit, and
     #: `probe` is the row that tries for a breaker, or -1.

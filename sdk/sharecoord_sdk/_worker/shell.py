@@ -444,7 +444,7 @@ class Shell(AsyncShareConsumer):
                 parts = core.start_batch(lease, now)
                 argument: object = _messages(parts)
             else:
-                row = core.start(lease)
+                row = self._locks.start(lease)
                 parts = [Part(lease, row, row + 1)]
                 argument = message_at(lease.columns, row)
             context = self._context.copy()
