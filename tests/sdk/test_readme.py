@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import sharecoord_sdk
 from sharecoord_sdk import AcknowledgeType, ShareConsumer, Worker
-from sharecoord_sdk._core.config_table import SETTINGS, Treatment
+from sharecoord_sdk._core.config_table import SETTINGS, read_inapplicable, read_refused
 from sharecoord_sdk._worker.demand import PREFETCH_S
 from sharecoord_sdk.admin import AdminError
 
@@ -150,7 +150,8 @@ def test_keys_and_defaults_are_those_of_the_table_of_settings() -> None:
     for keys, default, _ in rows("Configuration"):
         for key in re.findall(r"`([a-z._]+)`", keys):
             setting = SETTINGS[key]
-            assert setting.treatment is Treatment.USED, key
+            assert setting.is_used, key
+            assert setting.read not in (read_inapplicable, read_refused), key
             if default.startswith("`") and "," not in default:
                 assert str(setting.default) == default.strip("`"), key
                 checked += 1
