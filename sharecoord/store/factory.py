@@ -10,7 +10,7 @@ from urllib.parse import unquote
 from sharecoord.errors import InvalidConfigError
 from sharecoord.ports import LOCK_TIMEOUT_MS, Store
 from sharecoord.store.clock import wall_clock_ms
-from sharecoord.store.memory_store import MemoryStore
+from sharecoord.store.memory.store import MemoryStore
 
 if TYPE_CHECKING:
     from sharecoord.store.dialects.server import ServerDialect

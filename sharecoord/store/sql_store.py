@@ -42,19 +42,15 @@ from sharecoord.errors import (
     StoreInUseError,
 )
 from sharecoord.ports import FIRST_LEASE_MS
-from sharecoord.store import (
-    commit_queries,
-    flight_reads,
-    group_queries,
-    lane_queries,
-    partition_queries,
-)
 from sharecoord.store.dialects import ALONE, Dialect
-from sharecoord.store.errors_map import StoreBusyError
-from sharecoord.store.errors_servers import StoreConflictError, StoreRefusedError
+from sharecoord.store.dialects.errors_servers import StoreConflictError, StoreRefusedError
+from sharecoord.store.dialects.errors_sqlite import StoreBusyError
+from sharecoord.store.groups import groups
+from sharecoord.store.hot import commit, load, partitions
+from sharecoord.store.hot.server_statements import make_statements
+from sharecoord.store.hot.statements import Statements
+from sharecoord.store.letters import lanes
 from sharecoord.store.schema import SCRIPTS, prepare_schema
-from sharecoord.store.server_statements import make_statements
-from sharecoord.store.statements import Statements
 from sharecoord.store.tables import COORDINATOR, HEAD_REVISION, STORE_META
 from sharecoord.store.transactions import Transactions
 
@@ -238,7 +234,7 @@ class SqlStore:
             )
 
     def read_fleet(self) -> FleetView:
-        return self._look(group_queries.read_fleet, self._dialect)
+        return self._look(groups.read_fleet, self._dialect)
 
     def now_ms(self) -> int:
         return self._look(self._dialect.now_ms)
@@ -301,7 +297,7 @@ class SqlStore:
     def commit(self, batch: CommitBatch) -> CommitResult:
         me, statements = self._coordinator_id, self._prepared()
         fenced = self._change(
-            lambda c: commit_queries.write_batch(c, self._dialect, statements, batch, me),
+            lambda c: commit.write_batch(c, self._dialect, statements, batch, me),
             # To remove members takes answers in between.
             together=not batch.members_removed,
         )
@@ -310,7 +306,7 @@ class SqlStore:
     # -- partitions -----------------------------------------------------------------------------
 
     def open_partitions(self, keys: Sequence[PartitionKey]) -> list[PartitionRow]:
-        return self._with_dialect(partition_queries.open_partitions, keys) if keys else []
+        return self._with_dialect(partitions.open_partitions, keys) if keys else []
 
     def claim_partitions(self, claims: Sequence[PartitionClaim]) -> list[LoadedPartition | None]:
         # A connection takes milliseconds to make; only a reload needs a new one (design 4).
@@ -320,32 +316,32 @@ class SqlStore:
     def _claim(
         self, connection: Connection, claims: Sequence[PartitionClaim]
     ) -> list[LoadedPartition | None]:
-        claimed, now_ms = partition_queries.claim(
+        claimed, now_ms = partitions.claim(
             connection, self._dialect, coordinator_id=self._coordinator_id, claims=claims
         )
         granted = [claim for claim in claims if claim.partition_id in claimed]
-        loaded = partition_queries.load_partitions(connection, claims=granted, now_ms=now_ms)
+        loaded = partitions.load_partitions(connection, claims=granted, now_ms=now_ms)
         return [loaded.get(claim.partition_id) for claim in claims]
 
     def read_delayed(self, partition_id: int, *, after: DelayedPlace, max_rows: int) -> InFlight:
-        return self._look(flight_reads.read_delayed, partition_id, after, max_rows)
+        return self._look(load.read_delayed, partition_id, after, max_rows)
 
     def read_kept(self, partition_id: int, offsets: Sequence[int]) -> list[KeptPayload]:
-        return self._look(partition_queries.read_kept, partition_id, offsets)
+        return self._look(partitions.read_kept, partition_id, offsets)
 
     def initialize_partitions(self, starts: Sequence[PartitionStart]) -> list[bool]:
-        return self._change(lambda c: partition_queries.initialize_partitions(c, starts))
+        return self._change(lambda c: partitions.initialize_partitions(c, starts))
 
     def release_partitions(self, releases: Sequence[PartitionRelease]) -> None:
         if releases:
-            self._change(lambda c: partition_queries.release_partitions(c, releases))
+            self._change(lambda c: partitions.release_partitions(c, releases))
 
     def close_partition(self, partition_id: int, *, owner_epoch: int) -> None:
-        self._change(lambda c: partition_queries.close_partition(c, partition_id, owner_epoch))
+        self._change(lambda c: partitions.close_partition(c, partition_id, owner_epoch))
 
     def stop_partition(self, partition_id: int, *, owner_epoch: int, reason: str) -> None:
         self._change(
-            lambda c: partition_queries.change_as_owner(
+            lambda c: partitions.change_as_owner(
                 c, partition_id, owner_epoch, stopped_reason=reason
             )
         )
@@ -353,25 +349,25 @@ class SqlStore:
     # -- groups and members ---------------------------------------------------------------------
 
     def load_groups(self) -> list[GroupRow]:
-        return self._look(group_queries.load_groups)
+        return self._look(groups.load_groups)
 
     def save_group_config(
         self, group_id: str, *, set_values: Mapping[str, str], deleted: Sequence[str]
     ) -> GroupRow:
-        return self._with_dialect(group_queries.save_group_config, group_id, set_values, deleted)
+        return self._with_dialect(groups.save_group_config, group_id, set_values, deleted)
 
     def save_blocked_keys(
         self, group_id: str, *, blocked: Mapping[bytes, str], unblocked: Sequence[bytes]
     ) -> GroupRow:
-        return self._with_dialect(group_queries.save_blocked_keys, group_id, blocked, unblocked)
+        return self._with_dialect(groups.save_blocked_keys, group_id, blocked, unblocked)
 
     def change_pauses(
         self, group_id: str, *, pause: Sequence[Pause] = (), resume: Sequence[PauseScope] = ()
     ) -> PausesChanged | None:
-        return self._change(lambda c: group_queries.change_pauses(c, group_id, pause, resume))
+        return self._change(lambda c: groups.change_pauses(c, group_id, pause, resume))
 
     def ensure_group(self, group_id: str) -> GroupRow:
-        return self._with_dialect(group_queries.ensure_group, group_id)
+        return self._with_dialect(groups.ensure_group, group_id)
 
     def join_members(self, members: Sequence[MemberRow]) -> list[int | None]:
         return self._change(lambda connection: self._join(connection, members))
@@ -380,70 +376,68 @@ class SqlStore:
         # In a fleet it must not repeat: see the port.
         first_epoch = 1
         if self._fleet:
-            floor = partition_queries.read_floor(connection, partition_queries.MEMBER_EPOCH_FLOOR)
+            floor = partitions.read_floor(connection, partitions.MEMBER_EPOCH_FLOOR)
             first_epoch = max(self._dialect.now_ms(connection), floor + 1)
-        return group_queries.join_members(
-            connection, self._dialect, members, first_epoch=first_epoch
-        )
+        return groups.join_members(connection, self._dialect, members, first_epoch=first_epoch)
 
     def load_members(self) -> list[MemberRow]:
-        return self._look(group_queries.load_members)
+        return self._look(groups.load_members)
 
     # -- operations under traffic ---------------------------------------------------------------
 
     def reset_partitions(
         self, heads: Mapping[PartitionKey, int]
     ) -> dict[PartitionKey, PartitionRow]:
-        return self._with_dialect(group_queries.reset_partitions, heads)
+        return self._with_dialect(groups.reset_partitions, heads)
 
     def change_partition(self, key: PartitionKey, change: PartitionChange) -> bool:
-        return self._with_dialect(group_queries.change_partition, self._prepared(), key, change)
+        return self._with_dialect(groups.change_partition, self._prepared(), key, change)
 
     def delete_topics(self, group_id: str, topics: Sequence[str]) -> int:
-        return self._with_dialect(group_queries.delete_topics, group_id, topics)
+        return self._with_dialect(groups.delete_topics, group_id, topics)
 
     def delete_group(self, group_id: str) -> bool:
-        return self._with_dialect(group_queries.delete_group, group_id)
+        return self._with_dialect(groups.delete_group, group_id)
 
     def take_in(self, selections: Sequence[Selection], marking: Marking) -> list[SelectionResult]:
         if not selections:
             return []
-        return self._with_dialect(lane_queries.take_in, selections, marking)
+        return self._with_dialect(lanes.take_in, selections, marking)
 
     def withdraw(self, keys: Sequence[PartitionKey]) -> list[SelectionResult]:
-        return self._with_dialect(lane_queries.withdraw, keys) if keys else []
+        return self._with_dialect(lanes.withdraw, keys) if keys else []
 
     def make_replay(
         self, parts: Sequence[Replayed], *, config: Mapping[str, str] | None = None
     ) -> bool:
-        return self._with_dialect(lane_queries.make_replay, parts, config)
+        return self._with_dialect(lanes.make_replay, parts, config)
 
     # -- reads for people -----------------------------------------------------------------------
 
     def list_outboxes(self) -> list[PartitionRow]:
-        return self._look(partition_queries.list_outboxes)
+        return self._look(partitions.list_outboxes)
 
     def list_lanes(self) -> list[PartitionRow]:
-        return self._look(lane_queries.list_lanes)
+        return self._look(lanes.list_lanes)
 
     def read_marks(self, group_id: str, topic: str, topic_id: str, partition: int) -> list[Mark]:
-        return self._look(lane_queries.read_marks, group_id, topic, topic_id, partition)
+        return self._look(lanes.read_marks, group_id, topic, topic_id, partition)
 
     def read_dead_letters(
         self, partition_id: int, *, from_offset: int, max_rows: int
     ) -> list[DeadLetter]:
-        return self._look(partition_queries.read_dead_letters, partition_id, from_offset, max_rows)
+        return self._look(partitions.read_dead_letters, partition_id, from_offset, max_rows)
 
     def list_partitions(self, group_id: str) -> list[PartitionRow]:
-        return self._look(partition_queries.list_partitions, group_id)
+        return self._look(partitions.list_partitions, group_id)
 
     def read_in_flight(
         self, partition_id: int, *, from_offset: int, max_rows: int
     ) -> list[InFlightRow]:
-        return self._look(partition_queries.read_in_flight, partition_id, from_offset, max_rows)
+        return self._look(partitions.read_in_flight, partition_id, from_offset, max_rows)
 
     def checkpoint_sizes(self, partition_id: int, first: int, last: int) -> dict[int, int]:
-        return self._look(partition_queries.checkpoint_sizes, partition_id, first, last)
+        return self._look(partitions.checkpoint_sizes, partition_id, first, last)
 
     def count_in_flight(self, partition_id: int) -> dict[int, int]:
-        return self._look(partition_queries.count_in_flight, self._dialect, partition_id)
+        return self._look(partitions.count_in_flight, self._dialect, partition_id)

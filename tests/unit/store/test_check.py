@@ -18,10 +18,10 @@ from sharecoord.errors import (
     StoreInUseError,
     StoreVersionError,
 )
-from sharecoord.store import check
-from sharecoord.store.access import StoreAccess
-from sharecoord.store.check import CheckReport, Finding, check_store
 from sharecoord.store.dialects import SqliteDialect
+from sharecoord.store.tools import check
+from sharecoord.store.tools.access import StoreAccess
+from sharecoord.store.tools.check import CheckReport, Finding, check_store
 from tests.contract.store_worlds import (
     START_MS,
     AnyStore,

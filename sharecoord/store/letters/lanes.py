@@ -21,14 +21,14 @@ from sharecoord.core.letters.lanes import (
 from sharecoord.core.spans import Span, covers
 from sharecoord.store.book_entries import COLUMNS_OF_KIND, KEPT_PAYLOAD
 from sharecoord.store.dialects import Dialect
-from sharecoord.store.flight_reads import find_ranges
-from sharecoord.store.group_queries import (
+from sharecoord.store.groups.groups import (
     change_group,
     ensure_group,
     open_and_lock,
     raise_group_epochs,
 )
-from sharecoord.store.partition_queries import find_partitions, head_values
+from sharecoord.store.hot.load import find_ranges
+from sharecoord.store.hot.partitions import find_partitions, head_values
 from sharecoord.store.row_codec import encode_config, encode_entries
 from sharecoord.store.tables import BOOK_ENTRY, IN_FLIGHT, LETTER_MARK, SHARE_PARTITION
 

@@ -28,11 +28,11 @@ from sharecoord.core.changes import (
 from sharecoord.core.dispatch.pauses import Pause, PauseScope, changed
 from sharecoord.core.order.blocked_keys import merged
 from sharecoord.store.book_entries import DEAD_LETTER, WINDOW_KINDS
-from sharecoord.store.commit_queries import write_partitions
 from sharecoord.store.dialects import Dialect
-from sharecoord.store.errors_servers import StoreConflictError
-from sharecoord.store.flight_reads import find_ranges
-from sharecoord.store.partition_queries import (
+from sharecoord.store.dialects.errors_servers import StoreConflictError
+from sharecoord.store.hot.commit import write_partitions
+from sharecoord.store.hot.load import find_ranges
+from sharecoord.store.hot.partitions import (
     MEMBER_EPOCH_FLOOR,
     ROUNDS,
     delete_entries,
@@ -43,6 +43,7 @@ from sharecoord.store.partition_queries import (
     raise_floor,
     read_floor,
 )
+from sharecoord.store.hot.statements import Statements
 from sharecoord.store.row_codec import (
     decode_blocked_key,
     decode_group,
@@ -53,7 +54,6 @@ from sharecoord.store.row_codec import (
     encode_pauses,
     key_digest,
 )
-from sharecoord.store.statements import Statements
 from sharecoord.store.tables import (
     BLOCKED_KEY,
     BOOK_ENTRY,

@@ -36,8 +36,8 @@ from sharecoord.core.states import RecordState
 from sharecoord.ports import DELAYED
 from sharecoord.store.book_entries import CHECKPOINT, DEAD_LETTER, KEPT_PAYLOAD
 from sharecoord.store.dialects import Dialect
-from sharecoord.store.errors_servers import StoreConflictError
-from sharecoord.store.flight_reads import find_cuts, find_ranges, read_parked, read_ranges
+from sharecoord.store.dialects.errors_servers import StoreConflictError
+from sharecoord.store.hot.load import find_cuts, find_ranges, read_parked, read_ranges
 from sharecoord.store.row_codec import (
     decode_entry,
     decode_partition,

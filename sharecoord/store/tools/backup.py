@@ -24,10 +24,7 @@ from sharecoord.errors import (
     StoreClusterMismatchError,
     StoreVersionError,
 )
-from sharecoord.store.access import StoreAccess
-from sharecoord.store.backup_file import BackupHeader, BackupReader, write_backup
-from sharecoord.store.partition_queries import raise_floor, read_floor
-from sharecoord.store.raw_rows import Row, name_of, problems_of, rows_at_once, stored_rows
+from sharecoord.store.hot.partitions import raise_floor, read_floor
 from sharecoord.store.tables import (
     COORDINATOR,
     HEAD_REVISION,
@@ -37,6 +34,9 @@ from sharecoord.store.tables import (
     SHARE_PARTITION,
     STORE_META,
 )
+from sharecoord.store.tools.access import StoreAccess
+from sharecoord.store.tools.backup_file import BackupHeader, BackupReader, write_backup
+from sharecoord.store.tools.raw_rows import Row, name_of, problems_of, rows_at_once, stored_rows
 
 TABLES = [table for table in METADATA.tables.values() if table is not COORDINATOR]
 """The tables of a backup, parents before children. Leases of coordinators end too soon to keep."""
