@@ -7,7 +7,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 
 from sqlalchemy import Connection, delete, select, update
 
@@ -30,8 +29,8 @@ from sharecoord.store.hot.partitions import PartitionCalls
 from sharecoord.store.hot.server_statements import make_statements
 from sharecoord.store.letters.lanes import LaneCalls
 from sharecoord.store.reads.reads import ReadCalls
-from sharecoord.store.schema import SCRIPTS, prepare_schema
-from sharecoord.store.tables import COORDINATOR, HEAD_REVISION, STORE_META
+from sharecoord.store.schema import Schema, prepare_schema, read_meta
+from sharecoord.store.tables import COORDINATOR, STORE_META
 from sharecoord.store.transactions import Transactions
 
 
@@ -49,9 +48,7 @@ class SqlStore(PartitionCalls, GroupCalls, OperatorCalls, LaneCalls, ReadCalls):
         *,
         name: str,
         fleet: bool = False,
-        may_need_downtime: bool = False,
-        scripts: Path = SCRIPTS,
-        head_revision: str = HEAD_REVISION,
+        schema: Schema = Schema(),  # noqa: B008 - it can not change
     ) -> None:
         """Touches nothing; `open` does.
 
@@ -59,14 +56,10 @@ class SqlStore(PartitionCalls, GroupCalls, OperatorCalls, LaneCalls, ReadCalls):
             dialect: The database.
             name: How messages call the store; without password.
             fleet: Whether other coordinators may use it at the same time.
-            may_need_downtime: Whether `open` runs migrations that need all others to be down.
-            scripts: Folder of the migrations.
-            head_revision: The revision that `scripts` leads to.
+            schema: The schema that it has from `open` on.
         """
         super().__init__(dialect, name=name, fleet=fleet)
-        self._may_need_downtime = may_need_downtime
-        self._scripts = scripts
-        self._head_revision = head_revision
+        self._schema = schema
 
     # -- life -----------------------------------------------------------------------------------
 
@@ -83,9 +76,7 @@ class SqlStore(PartitionCalls, GroupCalls, OperatorCalls, LaneCalls, ReadCalls):
                 prepare_schema(
                     connection,
                     where=self.name,
-                    scripts=self._scripts,
-                    head=self._head_revision,
-                    may_need_downtime=self._may_need_downtime,
+                    schema=self._schema,
                     ddl_commits=self._dialect.ddl_commits,
                 )
                 self._dialect.check_schema(connection)
@@ -104,8 +95,7 @@ class SqlStore(PartitionCalls, GroupCalls, OperatorCalls, LaneCalls, ReadCalls):
     def _check_cluster(self, connection: Connection, cluster_id: str) -> None:
         if not cluster_id:
             return
-        query = select(STORE_META.c.value).where(STORE_META.c.name == "cluster_id")
-        stored = connection.execute(query).scalar_one_or_none()
+        stored = read_meta(connection).get("cluster_id")
         if stored is None:
             self._set_meta(connection, "cluster_id", cluster_id)
         elif stored != cluster_id:

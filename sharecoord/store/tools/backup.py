@@ -25,6 +25,7 @@ from sharecoord.errors import (
     StoreVersionError,
 )
 from sharecoord.store.hot.partitions import raise_floor, read_floor
+from sharecoord.store.schema import read_meta
 from sharecoord.store.tables import (
     COORDINATOR,
     HEAD_REVISION,
@@ -32,7 +33,6 @@ from sharecoord.store.tables import (
     METADATA,
     SHARE_GROUP,
     SHARE_PARTITION,
-    STORE_META,
 )
 from sharecoord.store.tools.access import StoreAccess
 from sharecoord.store.tools.backup_file import BackupHeader, BackupReader, write_backup
@@ -164,8 +164,7 @@ def _refuse_used(access: StoreAccess, connection: Connection) -> None:
 def _refuse_other_cluster(
     access: StoreAccess, connection: Connection, header: BackupHeader, path: Path
 ) -> None:
-    query = select(STORE_META.c.value).where(STORE_META.c.name == "cluster_id")
-    stored = connection.execute(query).scalar_one_or_none()
+    stored = read_meta(connection).get("cluster_id")
     if stored is not None and stored != header.cluster_id:
         raise StoreClusterMismatchError(
             f"{access.name} holds the share groups of Kafka cluster {stored}, but {path} is of "
