@@ -59,7 +59,7 @@ from sharecoord.store.factory import make_store
 if TYPE_CHECKING:
     # For the command line.
     from sharecoord.events.compaction import EventTools as EventTools
-    from sharecoord.store.tools import StoreTools as StoreTools
+    from sharecoord.store.tools.tools import StoreTools as StoreTools
 
 log = structlog.get_logger(__name__)
 
@@ -474,7 +474,7 @@ def store_tools(config: ProcessConfig) -> StoreTools:
     """
     configure_logging(level=config.log.level.value, json=config.log.format is LogFormat.JSON)
     # SQLAlchemy is loaded with it, which the coordinator leaves to the store that is named.
-    from sharecoord.store.tools import StoreTools
+    from sharecoord.store.tools.tools import StoreTools
 
     return StoreTools(config.store.url.url, lock_timeout_ms=config.store.lock_timeout_ms)
 

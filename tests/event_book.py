@@ -14,7 +14,7 @@ from sharecoord.core.states import RecordState
 from sharecoord.eventlog.ranges import STATE_NAMES
 from sharecoord.eventlog.schema import COLUMN_NAMES, EventBlock, EventKind, GroupEvent, RangeEvent
 from sharecoord.ports import EventFigures
-from sharecoord.store.memory_database import MemoryDatabase
+from sharecoord.store.memory.database import MemoryDatabase
 
 Changes = dict[int, list[dict[str, Any]]]
 """By change sequence, the rows of that change."""

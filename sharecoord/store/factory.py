@@ -10,7 +10,7 @@ from urllib.parse import unquote
 from sharecoord.errors import InvalidConfigError
 from sharecoord.ports import LOCK_TIMEOUT_MS, Store
 from sharecoord.store.clock import wall_clock_ms
-from sharecoord.store.memory_store import MemoryStore
+from sharecoord.store.memory.store import MemoryStore
 
 if TYPE_CHECKING:
     from sharecoord.store.dialects.server import ServerDialect
@@ -36,7 +36,6 @@ def make_store(
     fleet: bool = False,
     clock_ms: Callable[[], int] = wall_clock_ms,
     lock_timeout_ms: int = LOCK_TIMEOUT_MS,
-    may_need_downtime: bool = False,
 ) -> Store:
     """Makes the store that `url` names; nothing is touched before `open`.
 
@@ -46,8 +45,6 @@ def make_store(
         fleet: Whether several coordinators use the store.
         clock_ms: Clock of embedded stores, milliseconds since the epoch.
         lock_timeout_ms: How long a transaction waits for rows that another one has locked.
-        may_need_downtime: Whether `open` runs migrations that need all coordinators to be down
-            (`sharecoord store migrate`).
 
     Raises:
         InvalidConfigError: The URL is malformed, names a database or a mode that is not supported,
@@ -65,32 +62,19 @@ def make_store(
     if kind == "sqlite":
         path = _sqlite_path(rest)
         _refuse_fleet(kind, fleet=fleet)
-        return _make_sqlite_store(path, clock_ms, lock_timeout_ms, may_need_downtime)
+        # sqlalchemy takes 150 ms to import: not for `memory:`, nor for the command line's --help.
+        from sharecoord.store.dialects import SqliteDialect
+        from sharecoord.store.sql_store import SqlStore
+
+        dialect = SqliteDialect(path, clock_ms=clock_ms, lock_timeout_ms=lock_timeout_ms)
+        return SqlStore(dialect, name=f"store {dialect.path}")
     if kind in _SERVERS:
-        return _make_server_store(
-            kind, rest, fleet=fleet, lock_timeout_ms=lock_timeout_ms, downtime=may_need_downtime
-        )
+        return _make_server_store(kind, rest, fleet=fleet, lock_timeout_ms=lock_timeout_ms)
     # Only the scheme is repeated: the rest may hold a password.
     raise InvalidConfigError(f"store: {scheme}: is not a store that is known. Write {_EXAMPLES}")
 
 
-def _make_sqlite_store(
-    path: Path,
-    clock_ms: Callable[[], int],
-    lock_timeout_ms: int,
-    may_need_downtime: bool,  # noqa: FBT001 - private
-) -> Store:
-    # sqlalchemy takes 150 ms to import: not for `memory:`, nor for the command line's --help.
-    from sharecoord.store.dialects import SqliteDialect
-    from sharecoord.store.sql_store import SqlStore
-
-    dialect = SqliteDialect(path, clock_ms=clock_ms, lock_timeout_ms=lock_timeout_ms)
-    return SqlStore(dialect, name=f"store {dialect.path}", may_need_downtime=may_need_downtime)
-
-
-def _make_server_store(
-    kind: str, rest: str, *, fleet: bool, lock_timeout_ms: int, downtime: bool
-) -> Store:
+def _make_server_store(kind: str, rest: str, *, fleet: bool, lock_timeout_ms: int) -> Store:
     from sqlalchemy.engine import make_url
     from sqlalchemy.exc import ArgumentError
 
@@ -122,7 +106,7 @@ def _make_server_store(
             f"store: the driver for {kind}: is not installed ({error}). Run: pip install "
             f"'sharecoord[{extra}]'"
         ) from None
-    return SqlStore(dialect, name=dialect.where, fleet=fleet, may_need_downtime=downtime)
+    return SqlStore(dialect, name=dialect.where, fleet=fleet)
 
 
 def _sqlite_path(rest: str) -> Path:

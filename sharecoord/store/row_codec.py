@@ -10,8 +10,11 @@ import base64
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from operator import attrgetter
 from typing import Any
+
+from sqlalchemy import Row
 
 from sharecoord.core.changes import (
     BlockedKey,
@@ -43,32 +46,45 @@ def _to_json(value: object) -> str:
 # -- share-partitions and ranges ------------------------------------------------------------------
 
 
-def decode_partition(row: Any) -> PartitionRow:
+KEY_COLUMNS = ("group_id", "topic", "topic_id", "partition_index", "lane")
+"""Columns of a `PartitionKey`, in the order of its fields."""
+
+HEAD_COLUMNS = (
+    "start_offset",
+    "end_offset",
+    "end_leader_epoch",
+    "finished_count",
+    "change_sequence",
+)
+"""Columns of a `PartitionHead`, in the order of its fields, whose names they have."""
+
+encode_head = attrgetter(*HEAD_COLUMNS)
+"""The columns of a head."""
+
+
+def head_values(head: PartitionHead | None) -> dict[str, int | None]:
+    """Column values of a head; None = not initialised, whose change sequence stays."""
+    if head is None:
+        return dict.fromkeys(HEAD_COLUMNS[:-1])
+    return dict(zip(HEAD_COLUMNS, encode_head(head), strict=True))
+
+
+def key_values(key: PartitionKey) -> dict[str, str | int]:
+    """Column values of a key."""
+    values = key.group_id, key.topic, key.topic_id, key.partition, key.lane
+    return dict(zip(KEY_COLUMNS, values, strict=True))
+
+
+def decode_partition(row: Row[Any]) -> PartitionRow:
     """The share-partition of a row of `share_partition`."""
-    head = None
-    if row.start_offset is not None:
-        head = PartitionHead(
-            start_offset=row.start_offset,
-            end_offset=row.end_offset,
-            end_leader_epoch=row.end_leader_epoch,
-            finished_count=row.finished_count,
-            change_sequence=row.change_sequence,
-        )
+    values = dict(row._mapping)
+    head = [values.pop(name) for name in HEAD_COLUMNS]
+    values["passed_over"] = decode_passed_over(values["passed_over"])
     return PartitionRow(
-        partition_id=row.id,
-        key=PartitionKey(row.group_id, row.topic, row.topic_id, row.partition_index, row.lane),
-        head=head,
-        owner=row.owner,
-        owner_epoch=row.owner_epoch,
-        incarnation=row.incarnation,
-        state_epoch=row.state_epoch,
-        closed=bool(row.closed),
-        stopped_reason=row.stopped_reason,
-        starts_at_zero=bool(row.starts_at_zero),
-        stops_at=row.stops_at,
-        rate_limit=row.rate_limit,
-        replay_epoch=row.replay_epoch,
-        passed_over=decode_passed_over(row.passed_over),
+        partition_id=values.pop("id"),
+        key=PartitionKey(*map(values.pop, KEY_COLUMNS)),
+        head=None if head[0] is None else PartitionHead(*head),
+        **values,
     )
 
 
@@ -80,17 +96,6 @@ def encode_passed_over(ranges: Spans) -> str:
 def decode_passed_over(text: str) -> Spans:
     """The inverse of `encode_passed_over`."""
     return tuple((int(first), int(last)) for first, last in json.loads(text))
-
-
-def encode_head(head: PartitionHead) -> tuple[int, int, int, int, int]:
-    """The columns of a head, in the order of its fields."""
-    return (
-        head.start_offset,
-        head.end_offset,
-        head.end_leader_epoch,
-        head.finished_count,
-        head.change_sequence,
-    )
 
 
 # -- groups and members ---------------------------------------------------------------------------
@@ -153,32 +158,14 @@ def decode_blocked_key(row: Sequence[Any]) -> BlockedKey:
     return BlockedKey(bytes(row[0]), row[1], row[2])
 
 
-def encode_member(member: MemberRow) -> tuple[str | int, ...]:
-    """The columns of `member`, in order."""
-    return (
-        member.group_id,
-        member.member_id,
-        member.member_epoch,
-        member.client_id,
-        member.host,
-        member.gateway,
-        _to_json(member.topics),
-        member.join_number,
-    )
+def member_values(member: MemberRow) -> dict[str, Any]:
+    """Column values of a member."""
+    return asdict(member) | {"topics": _to_json(member.topics)}
 
 
-def decode_member(row: Sequence[Any]) -> MemberRow:
-    """A row of `member`, in the order of its columns."""
-    return MemberRow(
-        group_id=row[0],
-        member_id=row[1],
-        member_epoch=row[2],
-        client_id=row[3],
-        host=row[4],
-        gateway=row[5],
-        topics=tuple(json.loads(row[6])),
-        join_number=row[7],
-    )
+def decode_member(row: Any) -> MemberRow:
+    """The inverse of `member_values`."""
+    return MemberRow(**{**row, "topics": tuple(json.loads(row["topics"]))})
 
 
 # -- headers of records ---------------------------------------------------------------------------

@@ -33,8 +33,8 @@ from sharecoord.runtime.kernel.lease import Lease
 from sharecoord.runtime.kernel.open_files import OpenFiles
 from sharecoord.runtime.member.session import JoinCommand, Session
 from sharecoord.runtime.partition.collector import Collector
-from sharecoord.store.memory_database import MemoryDatabase
-from sharecoord.store.memory_store import MemoryStore
+from sharecoord.store.memory.database import MemoryDatabase
+from sharecoord.store.memory.store import MemoryStore
 from sharecoord.testing.fake_dead_letters import FakeDeadLetters
 from sharecoord.testing.fake_log import EPOCH_MS, FakeLog
 from sharecoord.testing.ledger import BookEntry, Ledger

@@ -16,7 +16,7 @@ from sharecoord.core.delivery import Delivery, PartitionResult
 from sharecoord.core.fleet.held_book import log_ids_of
 from sharecoord.core.partition.decisions import AcknowledgedRange, HeldRange
 from sharecoord.core.states import AcknowledgeOutcome, AcknowledgeType, RecordState
-from sharecoord.store.memory_database import MemoryDatabase
+from sharecoord.store.memory.database import MemoryDatabase
 from sharecoord.testing.fake_log import FakeLog
 
 __all__ = [

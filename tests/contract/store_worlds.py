@@ -33,13 +33,13 @@ from sharecoord.core.changes import (
 )
 from sharecoord.devenv.databases import drop_space, execute, is_postgres, make_space
 from sharecoord.errors import StoreOutcomeUnknownError
-from sharecoord.store import commit_queries
 from sharecoord.store.dialects import SqliteDialect
 from sharecoord.store.dialects.mysql import MySqlDialect
 from sharecoord.store.dialects.postgres import PostgresDialect
 from sharecoord.store.dialects.server import STANDSTILL_MS, ServerDialect
-from sharecoord.store.memory_database import MemoryDatabase
-from sharecoord.store.memory_store import MemoryStore
+from sharecoord.store.hot import commit as commit_queries
+from sharecoord.store.memory.database import MemoryDatabase
+from sharecoord.store.memory.store import MemoryStore
 from sharecoord.store.sql_store import SqlStore
 
 START_MS = 1_700_000_000_000

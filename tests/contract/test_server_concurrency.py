@@ -25,7 +25,8 @@ from sharecoord.core.changes import (
     PartitionRow,
 )
 from sharecoord.errors import StoreUnavailableError
-from sharecoord.store import group_queries, partition_queries
+from sharecoord.store.groups import groups
+from sharecoord.store.hot import partitions
 from sharecoord.store.sql_store import SqlStore
 from tests.contract.store_worlds import (
     START_MS,
@@ -287,19 +288,19 @@ def test_a_row_that_is_reset_while_another_makes_it_keeps_its_state_epoch(
 ) -> None:
     slow, quick = server_world.open("c0"), server_world.open("c1")
     key, other = key_of(0), key_of(0, topic="pay")
-    read_floor = partition_queries.read_floor
+    read_floor = partitions.read_floor
     told: list[int] = []
 
     def meanwhile(connection: Connection) -> int:
         # The slow one has seen no row and no floor; now both come to be.
         floor = read_floor(connection)
-        monkeypatch.setattr(partition_queries, "read_floor", read_floor)
+        monkeypatch.setattr(partitions, "read_floor", read_floor)
         told.extend(quick.reset_partitions({key: 0})[key].state_epoch for _ in range(3))
         quick.reset_partitions({other: 0})
         quick.delete_topics("group", ["pay"])
         return floor
 
-    monkeypatch.setattr(partition_queries, "read_floor", meanwhile)
+    monkeypatch.setattr(partitions, "read_floor", meanwhile)
     slow.open_partitions([key])
     told.append(quick.reset_partitions({key: 0})[key].state_epoch)
 
@@ -318,16 +319,16 @@ def test_rows_that_two_make_at_once_belong_to_the_first_use(
 ) -> None:
     slow, quick = server_world.open("c0"), server_world.open("c1")
     keys = [key_of(0), key_of(1), key_of(2)]
-    read_floor = partition_queries.read_floor
+    read_floor = partitions.read_floor
 
     def meanwhile(connection: Connection) -> int:
         # The slow one has seen no row; now the other one makes them, and starts one of them.
-        monkeypatch.setattr(partition_queries, "read_floor", read_floor)
+        monkeypatch.setattr(partitions, "read_floor", read_floor)
         quick.open_partitions(keys)
         claimed(quick, keys[0])
         return read_floor(connection)
 
-    monkeypatch.setattr(partition_queries, "read_floor", meanwhile)
+    monkeypatch.setattr(partitions, "read_floor", meanwhile)
     assert [row.starts_at_zero for row in slow.open_partitions(keys)] == [False] * 3
     assert [row.starts_at_zero for row in quick.open_partitions([*keys, key_of(3)])] == [
         *[False] * 3,
@@ -340,7 +341,7 @@ def test_rows_that_are_made_while_their_topic_is_deleted_belong_to_its_next_firs
 ) -> None:
     maker, operator = patient(server_world, "c0"), patient(server_world, "c1")
     claimed(maker, key_of(0))
-    read_floor, lock_rows = partition_queries.read_floor, group_queries._lock_partitions
+    read_floor, lock_rows = partitions.read_floor, groups._lock_partitions
     asked = threading.Event()
     deletions: list[threading.Thread] = []
 
@@ -350,13 +351,13 @@ def test_rows_that_are_made_while_their_topic_is_deleted_belong_to_its_next_firs
 
     def meanwhile(connection: Connection) -> int:
         # The maker has seen that the topic is used; the deletion has to wait for its rows.
-        monkeypatch.setattr(partition_queries, "read_floor", read_floor)
+        monkeypatch.setattr(partitions, "read_floor", read_floor)
         deletions.append(run_beside(lambda: operator.delete_topics("group", ["orders"])))
         asked.wait()
         return read_floor(connection)
 
-    monkeypatch.setattr(group_queries, "_lock_partitions", asking)
-    monkeypatch.setattr(partition_queries, "read_floor", meanwhile)
+    monkeypatch.setattr(groups, "_lock_partitions", asking)
+    monkeypatch.setattr(partitions, "read_floor", meanwhile)
     made = maker.open_partitions([key_of(0), key_of(1)])
     deletions[0].join()
 
@@ -370,7 +371,7 @@ def test_rows_that_wait_for_the_deletion_of_their_topic_do_not_start_at_zero(
 ) -> None:
     maker, operator = patient(server_world, "c0"), patient(server_world, "c1")
     claimed(maker, key_of(0))
-    delete_rows = group_queries._delete_all_but_outboxes
+    delete_rows = groups._delete_all_but_outboxes
     makers: list[threading.Thread] = []
     made: list[PartitionRow] = []
 
@@ -379,7 +380,7 @@ def test_rows_that_wait_for_the_deletion_of_their_topic_do_not_start_at_zero(
         makers.append(run_beside(lambda: made.extend(maker.open_partitions([key_of(1)]))))
         return delete_rows(*args)
 
-    monkeypatch.setattr(group_queries, "_delete_all_but_outboxes", locked)
+    monkeypatch.setattr(groups, "_delete_all_but_outboxes", locked)
     operator.delete_topics("group", ["orders"])
     makers[0].join()
 

@@ -21,9 +21,9 @@ from sharecoord.errors import (
     StoreOutcomeUnknownError,
     StoreUnavailableError,
 )
-from sharecoord.store import commit_queries
 from sharecoord.store.dialects.mysql import STATEMENT_BYTES, WRITTEN_BYTES, MySqlDialect
 from sharecoord.store.dialects.postgres import PostgresDialect
+from sharecoord.store.hot import commit as commit_queries
 from sharecoord.store.sql_store import SqlStore
 from tests.contract.proxy import Proxy
 from tests.contract.store_worlds import (

@@ -18,7 +18,7 @@ from sharecoord.core.changes import (
 )
 from sharecoord.core.dispatch.pauses import WHOLE_GROUP, Pause
 from sharecoord.errors import InternalError, StoreInUseError, StoreOutcomeUnknownError
-from sharecoord.store.memory_store import MemoryStore
+from sharecoord.store.memory.store import MemoryStore
 from tests.contract.store_worlds import (
     START_MS,
     AnyStore,

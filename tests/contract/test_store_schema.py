@@ -21,9 +21,10 @@ from sharecoord.devenv.databases import is_postgres
 from sharecoord.errors import InternalError, InvalidConfigError, StoreVersionError
 from sharecoord.store.dialects import SqliteDialect
 from sharecoord.store.migrations.upgrade import upgrade_schema
-from sharecoord.store.schema import SCRIPTS, prepare_schema
+from sharecoord.store.schema import Schema, prepare_schema
 from sharecoord.store.sql_store import SqlStore
 from sharecoord.store.tables import HEAD_REVISION, METADATA
+from sharecoord.store.tools.access import StoreAccess
 from tests.contract.store_worlds import (
     START_MS,
     AnyStore,
@@ -66,9 +67,9 @@ def migrate(connection: Connection, head: str = HEAD_REVISION) -> None:
     upgrade_schema(
         connection,
         where="store",
-        scripts=SCRIPTS,
+        scripts=Schema().scripts,
         head=head,
-        revision=None,
+        revision="base",
         release="",
         may_need_downtime=True,
     )
@@ -109,20 +110,21 @@ def test_the_tables_need_no_further_revision(tmp_path: Path) -> None:
 def scripts_with(tmp_path: Path, *, needs_downtime: bool = False, statement: str = "") -> Path:
     """The migrations of a later release."""
     scripts = tmp_path / "migrations"
-    shutil.copytree(SCRIPTS, scripts, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(Schema().scripts, scripts, ignore=shutil.ignore_patterns("__pycache__"))
     second = SECOND.format(needs_downtime=needs_downtime, statement=statement or "SELECT 1")
     (scripts / "versions" / "r0004_colour.py").write_text(second)
     return scripts
 
 
-def later_release(path: Path, scripts: Path, *, may_need_downtime: bool = False) -> SqlStore:
-    return SqlStore(
-        SqliteDialect(path, clock_ms=lambda: START_MS),
-        name=f"store {path}",
-        scripts=scripts,
-        head_revision="0004",
-        may_need_downtime=may_need_downtime,
-    )
+def later_release(path: Path, scripts: Path) -> SqlStore:
+    dialect = SqliteDialect(path, clock_ms=lambda: START_MS)
+    return SqlStore(dialect, name=f"store {path}", schema=Schema(scripts, "0004"))
+
+
+def migrated(store: SqlStore) -> SqlStore:
+    """The store after `sharecoord store migrate`."""
+    StoreAccess(store._dialect, name=store.name, schema=store._schema).migrate()
+    return store
 
 
 def open_it(store: SqlStore) -> None:
@@ -173,7 +175,7 @@ def test_a_migration_that_needs_downtime_waits_for_an_operator(tmp_path: Path) -
     scripts = scripts_with(tmp_path, needs_downtime=True)
     with pytest.raises(StoreVersionError, match=r"migration 0004.*sharecoord store migrate"):
         open_it(later_release(path, scripts))
-    store = later_release(path, scripts, may_need_downtime=True)
+    store = migrated(later_release(path, scripts))
     open_it(store)
     store.close()
 
@@ -326,7 +328,7 @@ def test_an_older_server_is_upgraded_at_open(server_world: ServerWorld, tmp_path
     loaded = claimed(store)
     commit(store, change_of(loaded, upserted=[row_of(0, 4)]))
     store.close()
-    later = server_world.make(fleet=False, scripts=scripts_with(tmp_path), head_revision="0004")
+    later = server_world.make(fleet=False, schema=Schema(scripts_with(tmp_path), "0004"))
     open_it(later)
     assert later.read_in_flight(loaded.row.partition_id, from_offset=0, max_rows=9) == [
         row_of(0, 4)
@@ -455,7 +457,7 @@ def test_a_store_of_schema_0002_keeps_its_rows(tmp_path: Path) -> None:
     with pytest.raises(StoreVersionError, match=r"schema 0002; migration 0003 cannot run beside"):
         SqliteWorld(path).open(fleet=False)
     dialect = SqliteDialect(path, clock_ms=lambda: START_MS)
-    store = SqlStore(dialect, name=f"store {path}", may_need_downtime=True)
+    store = migrated(SqlStore(dialect, name=f"store {path}"))
     open_it(store)
     check_migrated(store)
     store.close()
@@ -469,7 +471,7 @@ def test_a_server_of_schema_0002_keeps_its_rows(server_world: ServerWorld) -> No
     on_server(server_world, fill_0002)
     with pytest.raises(StoreVersionError, match=r"schema 0002; migration 0003 cannot run beside"):
         server_world.open(fleet=False)
-    store = server_world.make(fleet=False, may_need_downtime=True)
+    store = migrated(server_world.make(fleet=False))
     open_it(store)
     check_migrated(store)
     assert server_world.sql("SELECT * FROM records_in_flight") == []
@@ -488,7 +490,7 @@ def test_a_migration_that_stopped_half_way_is_finished(mariadb_world: ServerWorl
         "CREATE TABLE kept AS SELECT * FROM kept_payload",
         "CREATE TABLE stamp AS SELECT * FROM alembic_version",
     )
-    store = mariadb_world.make(fleet=False, may_need_downtime=True)
+    store = migrated(mariadb_world.make(fleet=False))
     open_it(store)
     store.close()
     # As it is when the last of the former tables is copied and not dropped yet.
@@ -497,7 +499,7 @@ def test_a_migration_that_stopped_half_way_is_finished(mariadb_world: ServerWorl
         "UPDATE alembic_version SET version_num = (SELECT version_num FROM stamp)",
         "DROP TABLE stamp",
     )
-    again = mariadb_world.make(fleet=False, may_need_downtime=True)
+    again = migrated(mariadb_world.make(fleet=False))
     open_it(again)
     check_migrated(again)
 
@@ -507,7 +509,7 @@ def test_a_migration_that_fails_on_a_server_can_be_made_again(
 ) -> None:
     server_world.open(fleet=False).close()
     scripts = scripts_with(tmp_path, statement="SELECT * FROM no_such_table")
-    later = server_world.make(fleet=False, scripts=scripts, head_revision="0004")
+    later = server_world.make(fleet=False, schema=Schema(scripts, "0004"))
     with pytest.raises(InternalError, match="no_such_table"):
         open_it(later)
     # The stamp stays; PostgreSQL rolls the rest back as well.

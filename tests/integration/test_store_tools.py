@@ -17,9 +17,9 @@ from sharecoord.core.dispatch.pauses import Pause, PauseScope
 from sharecoord.devenv.coordinator import CoordinatorProcess
 from sharecoord.devenv.topics import Topics
 from sharecoord.errors import InvalidRequestError, StoreInUseError, StoreUnavailableError
-from sharecoord.store import backup_file
-from sharecoord.store.raw_rows import Row
-from sharecoord.store.tools import StoreTools
+from sharecoord.store.tools import backup_file
+from sharecoord.store.tools.raw_rows import Row
+from sharecoord.store.tools.tools import StoreTools
 from tests.acceptance.bad_input import one_error, run_cli
 from tests.conftest import TopicFactory
 from tests.contract.conftest import SERVERS

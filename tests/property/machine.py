@@ -29,7 +29,7 @@ from sharecoord.core.settings import PartitionSettings
 from sharecoord.core.states import AcknowledgeType, AcquireMode, ForceAction, Ordering, RecordState
 from sharecoord.core.window.window import Keys
 from sharecoord.eventlog.schema import RangeEvent
-from sharecoord.store.memory_delayed import truncate
+from sharecoord.store.memory.delayed import truncate
 from tests.invariants import archiving, check_decision, check_partition
 from tests.property.conversions import (
     Found,

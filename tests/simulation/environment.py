@@ -43,8 +43,8 @@ from sharecoord.ports import (
     TopicInfo,
 )
 from sharecoord.runtime.kernel.clock import RuntimeClock
-from sharecoord.store.memory_database import MemoryDatabase
-from sharecoord.store.memory_store import MemoryStore
+from sharecoord.store.memory.database import MemoryDatabase
+from sharecoord.store.memory.store import MemoryStore
 from sharecoord.testing.fake_log import FakeLog
 from tests.simulation.judges.judge import Judge
 from tests.simulation.judges.shadow import RecordLog

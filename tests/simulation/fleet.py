@@ -17,7 +17,7 @@ from sharecoord.runtime.kernel.budget import MemoryBudget
 from sharecoord.runtime.kernel.committer import CommitLimits, Committer
 from sharecoord.runtime.kernel.context import Context, Limits, ParkingLimits
 from sharecoord.runtime.kernel.lease import Lease
-from sharecoord.store.memory_database import MemoryDatabase
+from sharecoord.store.memory.database import MemoryDatabase
 from sharecoord.testing.fake_dead_letters import FakeDeadLetters
 from sharecoord.testing.harness import NoConsumerGroups, enough_files
 from tests.event_book import EventBook

@@ -19,7 +19,7 @@ from sharecoord.runtime.group.actor import GroupActor
 from sharecoord.runtime.group.shared_order import SharedOrder
 from sharecoord.runtime.member.session import Away, Session
 from sharecoord.runtime.partition.actor import PartitionActor
-from sharecoord.store.memory_store import MemoryStore
+from sharecoord.store.memory.store import MemoryStore
 
 Patch = Callable[[], contextlib.AbstractContextManager[Any]]
 

@@ -53,9 +53,9 @@ from sharecoord.runtime.partition.dead_letters import DeadLetters
 from sharecoord.runtime.partition.kept_payloads import KeptPayloads
 from sharecoord.runtime.partition.letter_sender import LetterSender
 from sharecoord.runtime.partition.topic_life import TopicLife
-from sharecoord.store import memory_lanes
-from sharecoord.store.memory_database import MemoryDatabase, MemoryPartition
-from sharecoord.store.memory_store import MemoryStore
+from sharecoord.store.memory import lanes as memory_lanes
+from sharecoord.store.memory.database import MemoryDatabase, MemoryPartition
+from sharecoord.store.memory.store import MemoryStore
 from tests.simulation.fleet_mutations import FLEET_MUTATIONS, Patch, on
 from tests.simulation.program_mutations import PROGRAM_MUTATIONS
 from tests.simulation.script import play

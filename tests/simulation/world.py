@@ -20,7 +20,7 @@ from sharecoord.core.partition.share_partition import SharePartition
 from sharecoord.core.records import Headers
 from sharecoord.core.states import AcquireMode
 from sharecoord.runtime.kernel.context import ParkingLimits
-from sharecoord.store.memory_database import MemoryDatabase
+from sharecoord.store.memory.database import MemoryDatabase
 from sharecoord.testing.harness import STORE_EPOCH_MS
 from tests.invariants import check_decision
 from tests.simulation.environment import GROUP, SimLog

@@ -21,6 +21,8 @@ from sqlalchemy.schema import CreateTable
 
 from sharecoord.errors import InvalidConfigError, SharecoordError
 from sharecoord.store.dialects.base import READ_ONLY
+from sharecoord.store.dialects.errors_mysql import translate_mysql
+from sharecoord.store.dialects.errors_servers import StoreRefusedError
 from sharecoord.store.dialects.server import (
     CONNECT_TIMEOUT_S,
     KEEPALIVE_COUNT,
@@ -32,8 +34,6 @@ from sharecoord.store.dialects.server import (
     USER_TIMEOUT_MS,
     ServerDialect,
 )
-from sharecoord.store.errors_mysql import translate_mysql
-from sharecoord.store.errors_servers import StoreRefusedError
 from sharecoord.store.tables import METADATA
 
 log = structlog.get_logger(__name__)

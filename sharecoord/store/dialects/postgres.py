@@ -19,6 +19,8 @@ from sqlalchemy.pool import NullPool
 
 from sharecoord.errors import InvalidConfigError, SharecoordError
 from sharecoord.store.dialects.base import READ_ONLY
+from sharecoord.store.dialects.errors_postgres import translate_postgres
+from sharecoord.store.dialects.errors_servers import StoreRefusedError
 from sharecoord.store.dialects.postgres_text import register_text
 from sharecoord.store.dialects.server import (
     CONNECT_TIMEOUT_S,
@@ -31,8 +33,6 @@ from sharecoord.store.dialects.server import (
     USER_TIMEOUT_MS,
     ServerDialect,
 )
-from sharecoord.store.errors_postgres import translate_postgres
-from sharecoord.store.errors_servers import StoreRefusedError
 
 log = structlog.get_logger(__name__)
 

@@ -22,7 +22,7 @@ from sqlalchemy.engine import URL
 from sharecoord.errors import StoreInUseError
 from sharecoord.ports import LOCK_TIMEOUT_MS
 from sharecoord.store.dialects.base import ALONE, Dialect
-from sharecoord.store.errors_map import is_store_error
+from sharecoord.store.dialects.errors_sqlite import is_store_error
 
 CONNECT_TIMEOUT_S = 3
 KEEPALIVE_IDLE_S = 2

@@ -17,8 +17,8 @@ from sqlalchemy.pool import NullPool
 from sharecoord.errors import InvalidConfigError, SharecoordError, StoreFatalError
 from sharecoord.ports import LOCK_TIMEOUT_MS
 from sharecoord.store.dialects.base import READ_ONLY, Dialect
-from sharecoord.store.errors_map import translate_sqlite
-from sharecoord.store.file_lock import FileLock
+from sharecoord.store.dialects.errors_sqlite import translate_sqlite
+from sharecoord.store.dialects.file_lock import FileLock
 
 WAL_AUTOCHECKPOINT_PAGES = 4000
 """16 MiB of WAL per checkpoint, the automatic one: it blocks the commit that triggers it."""

@@ -20,7 +20,7 @@ def upgrade_schema(
     where: str,
     scripts: Path,
     head: str,
-    revision: str | None,
+    revision: str,
     release: str,
     may_need_downtime: bool,
 ) -> None:
@@ -36,7 +36,7 @@ def upgrade_schema(
     config.set_main_option("path_separator", "os")
     directory = ScriptDirectory.from_config(config)
     try:
-        missing = list(directory.iterate_revisions(head, revision or "base"))
+        missing = list(directory.iterate_revisions(head, revision))
     except (CommandError, RevisionError):
         raise StoreVersionError(
             f"{where} has schema {revision}, written by sharecoord {release or '(unknown)'}; this "

@@ -15,7 +15,7 @@ from sharecoord.core.letters.dead_letters import ID_HEADER, KAFKA_PREFIX, PAYLOA
 from sharecoord.core.letters.lanes import SelectionResult
 from sharecoord.core.states import AcknowledgeType, RecordState
 from sharecoord.ports import OutgoingMessage
-from sharecoord.store import memory_delayed
+from sharecoord.store.memory import delayed as memory_delayed
 from tests.simulation.judges.delay import Clocks, DelayJudge
 from tests.simulation.judges.kept import KeptJudge
 from tests.simulation.judges.operator import OperatorJudge, offsets_of

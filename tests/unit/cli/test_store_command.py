@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sharecoord.devenv.processes import free_ports
-from sharecoord.store.access import Migration, StoreAccess
+from sharecoord.store.tools.access import Migration, StoreAccess
 from tests.contract.store_worlds import SqliteWorld
 from tests.unit.cli.support import run, words
 from tests.unit.store.test_check import sound

@@ -22,7 +22,7 @@ from sharecoord.runtime.kernel.committer import (
     CommitLimits,
     Committer,
 )
-from sharecoord.store.memory_store import MemoryStore
+from sharecoord.store.memory.store import MemoryStore
 from sharecoord.testing.harness import VirtualStoreCaller
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.worlds import until

@@ -20,7 +20,7 @@ from sharecoord.runtime.coordinator import LOG_START_INTERVAL_S, Coordinator
 from sharecoord.runtime.kernel.context import ParkingLimits
 from sharecoord.runtime.partition import kept_payloads
 from sharecoord.store.book_entries import KEPT_PAYLOAD
-from sharecoord.store.memory_database import MemoryPartition
+from sharecoord.store.memory.database import MemoryPartition
 from sharecoord.testing.fake_log import EPOCH_MS
 from sharecoord.testing.harness import FakeMember
 from sharecoord.testing.ledger import Ledger

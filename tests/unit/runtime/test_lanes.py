@@ -23,8 +23,8 @@ from sharecoord.runtime.admin.admin import Admin
 from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.runtime.letters.lanes import SPANS_MAX, LaneSelection
 from sharecoord.runtime.partition.bounds import Bound
-from sharecoord.store.memory_database import MemoryPartition
-from sharecoord.store.memory_store import MemoryStore
+from sharecoord.store.memory.database import MemoryPartition
+from sharecoord.store.memory.store import MemoryStore
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.admin.support import INFO
 from tests.unit.runtime.worlds import counts, joined, now_s, offsets, one_member, until, world_with

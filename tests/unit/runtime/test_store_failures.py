@@ -20,7 +20,7 @@ from sharecoord.errors import (
 )
 from sharecoord.runtime.group import lock_books
 from sharecoord.runtime.partition.claimed import ActorState
-from sharecoord.store.memory_store import MemoryStore
+from sharecoord.store.memory.store import MemoryStore
 from sharecoord.testing.harness import VirtualStoreCaller
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.worlds import (

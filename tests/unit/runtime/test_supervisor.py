@@ -21,7 +21,7 @@ from sharecoord.runtime.kernel.supervisor import PROVEN_S, RESTART_MAX_S, RESTAR
 from sharecoord.runtime.letters.orphans import OrphanWatch
 from sharecoord.runtime.memory.watch import MemoryWatch
 from sharecoord.runtime.status.status import StatusBoard
-from sharecoord.store.memory_store import MemoryStore
+from sharecoord.store.memory.store import MemoryStore
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.worlds import now_s, one_member, world_with
 from tests.world import running

@@ -16,11 +16,11 @@ from sharecoord.errors import (
     InvalidRequestError,
     SharecoordError,
 )
-from sharecoord.store.access import StoreAccess
-from sharecoord.store.backup import EPOCH_STEP, TABLES, backup_store, restore_store
 from sharecoord.store.dialects import SqliteDialect
-from sharecoord.store.raw_rows import Row, stored_rows
 from sharecoord.store.tables import COORDINATOR
+from sharecoord.store.tools.access import StoreAccess
+from sharecoord.store.tools.backup import EPOCH_STEP, TABLES, backup_store, restore_store
+from sharecoord.store.tools.raw_rows import Row, stored_rows
 from tests.contract.store_worlds import (
     START_MS,
     AnyStore,

@@ -29,9 +29,9 @@ from sharecoord.errors import (
     StoreInUseError,
     StoreUnavailableError,
 )
-from sharecoord.store.access import StoreAccess
-from sharecoord.store.backup import EPOCH_STEP, backup_store, restore_store
 from sharecoord.store.dialects import SqliteDialect
+from sharecoord.store.tools.access import StoreAccess
+from sharecoord.store.tools.backup import EPOCH_STEP, backup_store, restore_store
 from tests.contract.store_process import change_number
 from tests.contract.store_worlds import (
     START_MS,
@@ -253,8 +253,8 @@ STOPPED = """
 import resource, signal, sys
 from pathlib import Path
 from sharecoord.errors import SharecoordError
-from sharecoord.store import backup_file
-from sharecoord.store.backup import backup_store
+from sharecoord.store.tools import backup_file
+from sharecoord.store.tools.backup import backup_store
 from tests.unit.store.backups import access_of
 how, store, file = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
 if how == "full":

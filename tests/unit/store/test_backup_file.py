@@ -13,7 +13,7 @@ from sharecoord.errors import (
     InvalidRequestError,
     StoreVersionError,
 )
-from sharecoord.store.backup import restore_store
+from sharecoord.store.tools.backup import restore_store
 from tests.contract.store_worlds import (
     SqliteWorld,
 )

@@ -18,10 +18,11 @@ from sharecoord.errors import (
     StoreInUseError,
     StoreVersionError,
 )
-from sharecoord.store import check
-from sharecoord.store.access import StoreAccess
-from sharecoord.store.check import CheckReport, Finding, check_store
 from sharecoord.store.dialects import SqliteDialect
+from sharecoord.store.schema import Schema
+from sharecoord.store.tools import check
+from sharecoord.store.tools.access import StoreAccess
+from sharecoord.store.tools.check import CheckReport, Finding, check_store
 from tests.contract.store_worlds import (
     START_MS,
     AnyStore,
@@ -575,7 +576,7 @@ def test_what_is_no_store(tmp_path: Path) -> None:
 def later_release(path: Path, scripts: Path) -> StoreAccess:
     """The tools of a release with one more revision."""
     dialect = SqliteDialect(path, clock_ms=lambda: START_MS)
-    return StoreAccess(dialect, name=f"store {path}", scripts=scripts, head_revision="0004")
+    return StoreAccess(dialect, name=f"store {path}", schema=Schema(scripts, "0004"))
 
 
 def columns_of_member(path: Path) -> list[str]:

@@ -14,7 +14,7 @@ from sharecoord.errors import (
     StoreOutcomeUnknownError,
     StoreUnavailableError,
 )
-from sharecoord.store.errors_map import StoreBusyError, is_store_error, translate_sqlite
+from sharecoord.store.dialects.errors_sqlite import StoreBusyError, is_store_error, translate_sqlite
 
 UNAVAILABLE = StoreUnavailableError
 UNKNOWN = StoreOutcomeUnknownError

@@ -14,10 +14,10 @@ from sharecoord.errors import (
     StoreOutcomeUnknownError,
     StoreUnavailableError,
 )
-from sharecoord.store.errors_map import is_store_error
-from sharecoord.store.errors_mysql import translate_mysql
-from sharecoord.store.errors_postgres import translate_postgres
-from sharecoord.store.errors_servers import StoreConflictError, StoreRefusedError
+from sharecoord.store.dialects.errors_mysql import translate_mysql
+from sharecoord.store.dialects.errors_postgres import translate_postgres
+from sharecoord.store.dialects.errors_servers import StoreConflictError, StoreRefusedError
+from sharecoord.store.dialects.errors_sqlite import is_store_error
 
 AWAY = StoreUnavailableError
 UNKNOWN = StoreOutcomeUnknownError

@@ -9,7 +9,7 @@ import pytest
 
 from sharecoord.errors import InvalidConfigError
 from sharecoord.store.factory import make_store
-from sharecoord.store.memory_store import MemoryStore
+from sharecoord.store.memory.store import MemoryStore
 from sharecoord.store.sql_store import SqlStore
 
 

@@ -12,8 +12,8 @@ from sharecoord.errors import (
     StoreOutcomeUnknownError,
     StoreUnavailableError,
 )
-from sharecoord.store.memory_database import MemoryDatabase
-from sharecoord.store.memory_store import MemoryStore
+from sharecoord.store.memory.database import MemoryDatabase
+from sharecoord.store.memory.store import MemoryStore
 from tests.contract.store_worlds import (
     change_of,
     claim_partition,

@@ -8,7 +8,7 @@ from sqlalchemy.engine import make_url
 
 from sharecoord.store.dialects.postgres import PostgresDialect
 from sharecoord.store.dialects.postgres_text import ESCAPE, escape, unescape
-from sharecoord.store.server_statements import _blobs, _numbers, _texts
+from sharecoord.store.hot.server_statements import _blobs, _numbers, _texts
 
 texts = st.text(st.sampled_from(["\0", ESCAPE, "0", "1", "a", "\\", '"', "é"]), max_size=8)
 

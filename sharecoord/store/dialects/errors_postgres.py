@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from sharecoord.errors import SharecoordError
-from sharecoord.store.errors_map import unwrapped
-from sharecoord.store.errors_servers import Kind, translate
+from sharecoord.store.dialects.errors_servers import Kind, translate
+from sharecoord.store.dialects.errors_sqlite import unwrapped
 
 _LOST = "the connection is lost or could not be made; is the server up, and the network?"
 _STARTING = "the server starts, stops or recovers from a crash; wait for it"

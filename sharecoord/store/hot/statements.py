@@ -29,6 +29,7 @@ from sqlalchemy.sql import Executable
 from sharecoord.core.changes import InFlightRow
 from sharecoord.store.book_entries import COLUMNS_OF_KIND, ENTRY_KEYS
 from sharecoord.store.dialects import Dialect
+from sharecoord.store.row_codec import HEAD_COLUMNS
 from sharecoord.store.tables import BOOK_ENTRY, COORDINATOR, IN_FLIGHT, MEMBER, SHARE_PARTITION
 
 IDS_PER_SELECT_MAX = 512
@@ -38,13 +39,6 @@ IDS_PER_SELECT_MAX = 512
 Rows = Sequence[tuple[Any, ...]]
 """Rows of parameters; a method takes no empty ones unless it says so."""
 
-HEAD_COLUMNS = (
-    "start_offset",
-    "end_offset",
-    "end_leader_epoch",
-    "finished_count",
-    "change_sequence",
-)
 FLIGHT_KEYS = ("partition_id", "first_offset")
 
 

@@ -18,7 +18,8 @@ from sqlalchemy.engine import Dialect as CoreDialect
 
 from sharecoord.store.book_entries import ENTRY_KEYS, KINDS
 from sharecoord.store.dialects import Dialect
-from sharecoord.store.statements import FLIGHT_KEYS, HEAD_COLUMNS, Rows, Statements
+from sharecoord.store.hot.statements import FLIGHT_KEYS, Rows, Statements
+from sharecoord.store.row_codec import HEAD_COLUMNS
 from sharecoord.store.tables import BOOK_ENTRY, IN_FLIGHT, SHARE_PARTITION
 
 

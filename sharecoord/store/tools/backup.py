@@ -24,10 +24,8 @@ from sharecoord.errors import (
     StoreClusterMismatchError,
     StoreVersionError,
 )
-from sharecoord.store.access import StoreAccess
-from sharecoord.store.backup_file import BackupHeader, BackupReader, write_backup
-from sharecoord.store.partition_queries import raise_floor, read_floor
-from sharecoord.store.raw_rows import Row, name_of, problems_of, rows_at_once, stored_rows
+from sharecoord.store.hot.partitions import raise_floor, read_floor
+from sharecoord.store.schema import read_meta
 from sharecoord.store.tables import (
     COORDINATOR,
     HEAD_REVISION,
@@ -35,8 +33,10 @@ from sharecoord.store.tables import (
     METADATA,
     SHARE_GROUP,
     SHARE_PARTITION,
-    STORE_META,
 )
+from sharecoord.store.tools.access import StoreAccess
+from sharecoord.store.tools.backup_file import BackupHeader, BackupReader, write_backup
+from sharecoord.store.tools.raw_rows import Row, name_of, problems_of, rows_at_once, stored_rows
 
 TABLES = [table for table in METADATA.tables.values() if table is not COORDINATOR]
 """The tables of a backup, parents before children. Leases of coordinators end too soon to keep."""
@@ -164,8 +164,7 @@ def _refuse_used(access: StoreAccess, connection: Connection) -> None:
 def _refuse_other_cluster(
     access: StoreAccess, connection: Connection, header: BackupHeader, path: Path
 ) -> None:
-    query = select(STORE_META.c.value).where(STORE_META.c.name == "cluster_id")
-    stored = connection.execute(query).scalar_one_or_none()
+    stored = read_meta(connection).get("cluster_id")
     if stored is not None and stored != header.cluster_id:
         raise StoreClusterMismatchError(
             f"{access.name} holds the share groups of Kafka cluster {stored}, but {path} is of "

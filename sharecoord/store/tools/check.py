@@ -16,10 +16,8 @@ from sharecoord.core.limits import CHECKPOINT_BYTES_MAX
 from sharecoord.core.states import RecordState
 from sharecoord.core.window.history import history_from_text
 from sharecoord.errors import InvalidConfigError
-from sharecoord.store.access import StoreAccess, StoreFacts
 from sharecoord.store.book_entries import CHECKPOINT, KEPT_PAYLOAD, KINDS, WINDOW_KINDS
-from sharecoord.store.partition_queries import EPOCH_FLOOR, MEMBER_EPOCH_FLOOR
-from sharecoord.store.raw_rows import Row, name_of, problems_of, stored_rows
+from sharecoord.store.hot.partitions import EPOCH_FLOOR, MEMBER_EPOCH_FLOOR
 from sharecoord.store.row_codec import (
     decode_headers,
     decode_passed_over,
@@ -39,6 +37,8 @@ from sharecoord.store.tables import (
     SHARE_PARTITION,
     STORE_META,
 )
+from sharecoord.store.tools.access import StoreAccess, StoreFacts
+from sharecoord.store.tools.raw_rows import Row, name_of, problems_of, stored_rows
 
 FINDINGS_MAX: Final = 1_000
 """Most findings that a report lists; the others are counted."""

@@ -1,4 +1,4 @@
-"""Lanes and replays in the store in memory; see `ports.Store` and `lane_queries`."""
+"""Lanes and replays in the store in memory; see `ports.Store` and `store.letters.lanes`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sharecoord.core.letters.lanes import (
 )
 from sharecoord.core.spans import Span, covers
 from sharecoord.store.book_entries import KEPT_PAYLOAD
-from sharecoord.store.memory_database import (
+from sharecoord.store.memory.database import (
     MemoryDatabase,
     MemoryPartition,
     by_offset,

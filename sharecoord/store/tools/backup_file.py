@@ -32,8 +32,8 @@ from sharecoord.errors import (
     StoreUnavailableError,
     StoreVersionError,
 )
-from sharecoord.store.new_file import new_file
-from sharecoord.store.raw_rows import Row, from_json, to_json
+from sharecoord.store.tools.new_file import new_file
+from sharecoord.store.tools.raw_rows import Row, from_json, to_json
 
 FORMAT: Final = "sharecoord-store-backup"
 VERSION: Final = 1

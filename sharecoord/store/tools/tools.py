@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from sharecoord.errors import InvalidConfigError
-from sharecoord.store.access import Migration, StoreAccess
-from sharecoord.store.backup import backup_store, restore_store
-from sharecoord.store.backup_file import BackupHeader
-from sharecoord.store.check import CheckReport, check_store
 from sharecoord.store.factory import make_store
 from sharecoord.store.sql_store import SqlStore
+from sharecoord.store.tools.access import Migration, StoreAccess
+from sharecoord.store.tools.backup import backup_store, restore_store
+from sharecoord.store.tools.backup_file import BackupHeader
+from sharecoord.store.tools.check import CheckReport, check_store
 
 
 class StoreTools:

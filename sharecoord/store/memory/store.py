@@ -49,10 +49,10 @@ from sharecoord.errors import (
     StoreInUseError,
 )
 from sharecoord.ports import DELAYED, FIRST_LEASE_MS
-from sharecoord.store import memory_delayed, memory_lanes
 from sharecoord.store.book_entries import CHECKPOINT, DEAD_LETTER, KEPT_PAYLOAD, changes_of
 from sharecoord.store.clock import wall_clock_ms
-from sharecoord.store.memory_database import (
+from sharecoord.store.memory import delayed, lanes
+from sharecoord.store.memory.database import (
     MemoryDatabase,
     MemoryPartition,
     by_offset,
@@ -249,7 +249,7 @@ class MemoryStore:
             partition.set_head(part.head)
         _raise_epochs(partition, part)
         if part.truncated_at is not None:
-            memory_delayed.truncate(partition.in_flight, part.truncated_at)
+            delayed.truncate(partition.in_flight, part.truncated_at)
         for first_offset in part.deleted:
             partition.in_flight.pop(first_offset, None)
         for row in part.upserted:
@@ -297,7 +297,7 @@ class MemoryStore:
 
     def read_delayed(self, partition_id: int, *, after: DelayedPlace, max_rows: int) -> InFlight:
         with self._transaction("read_delayed") as database:
-            return memory_delayed.read(database.ranges(partition_id), after, max_rows)
+            return delayed.read(database.ranges(partition_id), after, max_rows)
 
     def read_kept(self, partition_id: int, offsets: Sequence[int]) -> list[KeptPayload]:
         with self._transaction("read_kept") as database:
@@ -460,17 +460,17 @@ class MemoryStore:
 
     def take_in(self, selections: Sequence[Selection], marking: Marking) -> list[SelectionResult]:
         with self._transaction("take_in") as database:
-            return memory_lanes.take_in(database, selections, marking)
+            return lanes.take_in(database, selections, marking)
 
     def withdraw(self, keys: Sequence[PartitionKey]) -> list[SelectionResult]:
         with self._transaction("withdraw") as database:
-            return memory_lanes.withdraw(database, keys)
+            return lanes.withdraw(database, keys)
 
     def make_replay(
         self, parts: Sequence[Replayed], *, config: Mapping[str, str] | None = None
     ) -> bool:
         with self._transaction("make_replay") as database:
-            return memory_lanes.make_replay(database, parts, config)
+            return lanes.make_replay(database, parts, config)
 
     # -- reads for people -----------------------------------------------------------------------
 
@@ -489,7 +489,7 @@ class MemoryStore:
 
     def read_marks(self, group_id: str, topic: str, topic_id: str, partition: int) -> list[Mark]:
         with self._transaction("read_marks") as database:
-            return memory_lanes.read_marks(database, (group_id, topic, topic_id, partition))
+            return lanes.read_marks(database, (group_id, topic, topic_id, partition))
 
     def read_dead_letters(
         self, partition_id: int, *, from_offset: int, max_rows: int
@@ -542,7 +542,7 @@ def _raise_epochs(partition: MemoryPartition, part: PartitionCommit) -> None:
 
 
 def _loaded(partition: MemoryPartition, delayed_max: int | None, now_ms: int) -> LoadedPartition:
-    rows, parked = memory_delayed.cut(partition.in_flight, delayed_max)
+    rows, parked = delayed.cut(partition.in_flight, delayed_max)
     return LoadedPartition(
         row=partition.row,
         in_flight=InFlight.of(rows),

@@ -9,9 +9,9 @@ from sqlalchemy import Connection
 from sharecoord.core.changes import CommitBatch, PartitionCommit
 from sharecoord.store.book_entries import changes_of
 from sharecoord.store.dialects import Dialect
-from sharecoord.store.partition_queries import MEMBER_EPOCH_FLOOR, raise_floor
+from sharecoord.store.hot.partitions import MEMBER_EPOCH_FLOOR, raise_floor
+from sharecoord.store.hot.statements import Statements
 from sharecoord.store.row_codec import encode_entries, encode_head, encode_passed_over
-from sharecoord.store.statements import Statements
 
 
 def write_batch(

@@ -11,8 +11,8 @@ from sqlalchemy import Connection, inspect, select
 
 from sharecoord.errors import InvalidConfigError, StoreInUseError, StoreVersionError
 from sharecoord.store.dialects import Dialect, SqliteDialect
-from sharecoord.store.schema import OUR_TABLES, SCRIPTS, prepare_schema
-from sharecoord.store.tables import ALEMBIC_VERSION, COORDINATOR, HEAD_REVISION, STORE_META
+from sharecoord.store.schema import Schema, prepare_schema, read_meta, stored_revision
+from sharecoord.store.tables import COORDINATOR
 from sharecoord.store.transactions import Transactions
 
 TOOL_ID = "sharecoord-store"
@@ -46,21 +46,18 @@ class StoreAccess:
         dialect: Dialect,
         *,
         name: str,
-        scripts: Path = SCRIPTS,
-        head_revision: str = HEAD_REVISION,
+        schema: Schema = Schema(),  # noqa: B008 - it can not change
     ) -> None:
         """Touches nothing.
 
         Args:
             dialect: The database.
             name: How messages call the store; without password.
-            scripts: Folder of the migrations.
-            head_revision: The revision that `scripts` leads to.
+            schema: The schema that the tools know.
         """
         self.dialect = dialect
         self.name = name
-        self._scripts = scripts
-        self._head_revision = head_revision
+        self._schema = schema
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -121,21 +118,20 @@ class StoreAccess:
         """
         self._require_file()
         with self.exclusive() as connection:
-            before = self._revision(connection)
-            self.prepare(connection, may_need_downtime=True)
-        return Migration(before, self._head_revision)
+            before = self.prepare(connection, may_need_downtime=True)
+        return Migration(before, self._schema.head)
 
-    def prepare(self, connection: Connection, *, may_need_downtime: bool = False) -> None:
+    def prepare(self, connection: Connection, *, may_need_downtime: bool = False) -> str:
         """Makes or upgrades the schema; see `schema.prepare_schema`."""
-        prepare_schema(
+        before = prepare_schema(
             connection,
             where=self.name,
-            scripts=self._scripts,
-            head=self._head_revision,
+            schema=self._schema,
             may_need_downtime=may_need_downtime,
             ddl_commits=self.dialect.ddl_commits,
         )
         self.dialect.check_schema(connection)
+        return before
 
     def _require_file(self) -> None:
         for path in self.files[:1]:
@@ -156,36 +152,20 @@ class StoreAccess:
                 )
 
     def _facts(self, connection: Connection, *, any_revision: bool) -> StoreFacts:
-        revision = self._revision(connection)
+        revision = stored_revision(
+            connection, where=self.name, ddl_commits=self.dialect.ddl_commits
+        )
         if not revision:
             raise InvalidConfigError(
                 f"{self.name} is empty: no coordinator has used it yet. Give --store the URL that "
                 "the coordinator has"
             )
-        meta = select(STORE_META.c.name, STORE_META.c.value)
-        values = {str(name): str(value) for name, value in connection.execute(meta)}
+        values = read_meta(connection)
         release = values.get("release", "")
-        if revision != self._head_revision and not any_revision:
+        if revision != self._schema.head and not any_revision:
             raise StoreVersionError(
                 f"{self.name} has schema {revision}, written by sharecoord "
-                f"{release or '(unknown)'}; this version reads {self._head_revision}. Use the "
+                f"{release or '(unknown)'}; this version reads {self._schema.head}. Use the "
                 "version that wrote it, or run: sharecoord store migrate"
             )
         return StoreFacts(revision, release, values.get("cluster_id", ""))
-
-    def _revision(self, connection: Connection) -> str:
-        """The stored revision; "" when the database has no table."""
-        tables = set(inspect(connection).get_table_names())
-        if not tables:
-            return ""
-        if not {ALEMBIC_VERSION.name, STORE_META.name} <= tables:
-            others = tables - OUR_TABLES
-            if self.dialect.ddl_commits and not others:
-                # A process died while it made the schema; `prepare` begins anew.
-                return ""
-            raise StoreVersionError(
-                f"{self.name} is a database of another program (it has the table "
-                f"{min(others or tables)}). Give --store the URL that the coordinator has"
-            )
-        stored = select(ALEMBIC_VERSION.c.version_num)
-        return str(connection.execute(stored).scalar_one_or_none() or "(none)")

@@ -1,0 +1,1 @@
+"""Groups, members, and what operators do to share-partitions under traffic."""

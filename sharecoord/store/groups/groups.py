@@ -1,0 +1,237 @@
+"""Groups and members.
+
+Rows are locked in one order everywhere: share-partitions by id, then group, member, store_meta.
+"""
+
+# ruff: noqa: D102 - `sharecoord.ports.Store` documents the methods
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from sqlalchemy import Connection, delete, insert, select, update
+
+from sharecoord.core.changes import (
+    BlockedKey,
+    CoordinatorRow,
+    FleetView,
+    GroupRow,
+    MemberRow,
+    PartitionKey,
+    PausesChanged,
+)
+from sharecoord.core.dispatch.pauses import Pause, PauseScope, changed
+from sharecoord.core.order.blocked_keys import merged
+from sharecoord.store.dialects import Dialect
+from sharecoord.store.dialects.errors_servers import StoreConflictError
+from sharecoord.store.hot.calls import SqlCalls, reading, writing
+from sharecoord.store.hot.partitions import MEMBER_EPOCH_FLOOR, ROUNDS, read_floor
+from sharecoord.store.row_codec import (
+    decode_blocked_key,
+    decode_group,
+    decode_member,
+    encode_config,
+    encode_pauses,
+    key_digest,
+    member_values,
+)
+from sharecoord.store.tables import BLOCKED_KEY, COORDINATOR, MEMBER, SHARE_GROUP
+
+_B = BLOCKED_KEY.c
+_K = COORDINATOR.c
+_G = SHARE_GROUP.c
+_M = MEMBER.c
+
+
+def _lock_group(connection: Connection, group_id: str) -> GroupRow | None:
+    query = select(SHARE_GROUP).where(_G.group_id == group_id).with_for_update()
+    row = connection.execute(query).one_or_none()
+    return None if row is None else decode_group(row, _blocked_keys(connection, group_id))
+
+
+def ensure_group(connection: Connection, dialect: Dialect, group_id: str) -> GroupRow:
+    """The group's row, locked; made when it is missing."""
+    if group := _lock_group(connection, group_id):
+        return group
+    for _ in range(ROUNDS):
+        values = {
+            "group_id": group_id,
+            "config": encode_config({}),
+            "group_epoch": read_floor(connection),
+            "paused": encode_pauses(()),
+        }
+        connection.execute(dialect.insert_or_ignore(SHARE_GROUP), values)
+        if group := _lock_group(connection, group_id):
+            return _not_below_floor(connection, group)
+        # Another transaction has deleted its row, which was there before ours.
+    raise StoreConflictError(f"group {group_id!r} comes and goes")
+
+
+def _not_below_floor(connection: Connection, group: GroupRow) -> GroupRow:
+    """Raises the epoch to the floor: a group of this name may have been made and deleted before."""
+    floor = read_floor(connection)
+    if group.group_epoch >= floor:
+        return group
+    of_group = _G.group_id == group.group_id
+    connection.execute(update(SHARE_GROUP).where(of_group).values(group_epoch=floor))
+    return replace(group, group_epoch=floor)
+
+
+def change_group(connection: Connection, group_id: str, values: dict[str, Any]) -> GroupRow:
+    """Changes columns of a group that is there; raises its epoch."""
+    connection.execute(
+        update(SHARE_GROUP)
+        .where(_G.group_id == group_id)
+        .values(group_epoch=_G.group_epoch + 1, **values)
+    )
+    row = connection.execute(select(SHARE_GROUP).where(_G.group_id == group_id)).one()
+    return decode_group(row, _blocked_keys(connection, group_id))
+
+
+def raise_group_epochs(
+    connection: Connection, dialect: Dialect, keys: Iterable[PartitionKey]
+) -> None:
+    """Tells coordinators of a change of share-partitions; makes groups that are missing."""
+    for group_id in sorted({key.group_id for key in keys}):
+        ensure_group(connection, dialect, group_id)
+        change_group(connection, group_id, {})
+
+
+def _blocked_keys(connection: Connection, group_id: str) -> list[BlockedKey]:
+    query = select(_B.record_key, _B.since_ms, _B.reason).where(_B.group_id == group_id)
+    return [decode_blocked_key(row) for row in connection.execute(query)]
+
+
+class GroupCalls(SqlCalls):
+    """Calls about groups, their members, and the coordinators that serve them."""
+
+    @reading
+    def read_fleet(self, connection: Connection) -> FleetView:
+        living = _K.lease_until_ms >= self._dialect.now_ms(connection)
+        found = connection.execute(
+            select(_K.id, _K.address, _K.peer_address, _K.draining).where(living)
+        )
+        epochs = connection.execute(select(_G.group_id, _G.group_epoch))
+        return FleetView(
+            # Sorted here, because collations of databases differ.
+            coordinators=tuple(sorted(map(CoordinatorRow._make, found))),
+            group_epochs={str(group_id): int(epoch) for group_id, epoch in epochs},
+        )
+
+    @reading
+    def load_groups(self, connection: Connection) -> list[GroupRow]:
+        blocked: dict[str, list[BlockedKey]] = {}
+        for group_id, *row in connection.execute(
+            select(_B.group_id, _B.record_key, _B.since_ms, _B.reason)
+        ):
+            blocked.setdefault(group_id, []).append(decode_blocked_key(row))
+        rows = connection.execute(select(SHARE_GROUP))
+        groups = [decode_group(row, blocked.get(row[0], ())) for row in rows]
+        return sorted(groups, key=lambda group: group.group_id)
+
+    @writing
+    def ensure_group(self, connection: Connection, group_id: str) -> GroupRow:
+        return ensure_group(connection, self._dialect, group_id)
+
+    @writing
+    def save_group_config(
+        self,
+        connection: Connection,
+        group_id: str,
+        *,
+        set_values: Mapping[str, str],
+        deleted: Sequence[str],
+    ) -> GroupRow:
+        group = ensure_group(connection, self._dialect, group_id)
+        config = {name: value for name, value in group.config.items() if name not in deleted}
+        config.update(set_values)
+        return change_group(connection, group_id, {"config": encode_config(config)})
+
+    @writing
+    def save_blocked_keys(
+        self,
+        connection: Connection,
+        group_id: str,
+        *,
+        blocked: Mapping[bytes, str],
+        unblocked: Sequence[bytes],
+    ) -> GroupRow:
+        group = ensure_group(connection, self._dialect, group_id)
+        kept = merged(group, blocked, unblocked, self._dialect.now_ms(connection))
+        digests = [key_digest(key) for key in {*blocked, *unblocked}]
+        of_group = _B.group_id == group_id
+        if digests:
+            connection.execute(delete(BLOCKED_KEY).where(of_group, _B.key_digest.in_(digests)))
+        rows = [
+            {
+                "group_id": group_id,
+                "key_digest": key_digest(entry.key),
+                "record_key": entry.key,
+                "since_ms": entry.since_ms,
+                "reason": entry.reason,
+            }
+            for entry in kept
+            if entry.key in blocked
+        ]
+        if rows:
+            connection.execute(insert(BLOCKED_KEY), rows)
+        return change_group(connection, group_id, {})
+
+    @writing
+    def change_pauses(
+        self,
+        connection: Connection,
+        group_id: str,
+        *,
+        pause: Sequence[Pause] = (),
+        resume: Sequence[PauseScope] = (),
+    ) -> PausesChanged | None:
+        row = _lock_group(connection, group_id)
+        if row is None:
+            return None
+        before, after = row.pauses, changed(row.pauses, pause, resume)
+        if after != before:
+            row = change_group(connection, group_id, {"paused": encode_pauses(after)})
+        return PausesChanged(before, row)
+
+    @writing
+    def join_members(
+        self, connection: Connection, members: Sequence[MemberRow]
+    ) -> list[int | None]:
+        # In a fleet it must not repeat: see the port.
+        first_epoch = 1
+        if self._fleet:
+            floor = read_floor(connection, MEMBER_EPOCH_FLOOR)
+            first_epoch = max(self._dialect.now_ms(connection), floor + 1)
+        return _join(connection, self._dialect, members, first_epoch=first_epoch)
+
+    @reading
+    def load_members(self, connection: Connection) -> list[MemberRow]:
+        rows = [decode_member(row._mapping) for row in connection.execute(select(MEMBER))]
+        return sorted(rows, key=lambda member: (member.group_id, member.member_id))
+
+
+def _join(
+    connection: Connection, dialect: Dialect, members: Sequence[MemberRow], *, first_epoch: int
+) -> list[int | None]:
+    """Saves members; None for a join that a later one has overtaken: the stored row stays."""
+    by_group: dict[str, dict[str, dict[str, Any]]] = {}
+    for member in members:
+        of_group = by_group.setdefault(member.group_id, {})
+        assert member.member_id not in of_group, "a member stands twice in one transaction"
+        of_group[member.member_id] = member_values(member) | {"member_epoch": first_epoch}
+    upsert = dialect.upsert(
+        MEMBER, keys=["group_id", "member_id"], counter="member_epoch", not_older_by="join_number"
+    )
+    epochs: dict[tuple[str, str], int] = {}
+    for group_id, rows in sorted(by_group.items()):
+        connection.execute(upsert, [rows[member_id] for member_id in sorted(rows)])
+        query = select(_M.member_id, _M.member_epoch, _M.join_number).where(
+            _M.group_id == group_id, _M.member_id.in_(list(rows))
+        )
+        for member_id, epoch, number in connection.execute(query):
+            if number == rows[member_id]["join_number"]:
+                epochs[group_id, member_id] = epoch
+    return [epochs.get((member.group_id, member.member_id)) for member in members]

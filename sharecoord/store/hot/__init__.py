@@ -1,0 +1,1 @@
+"""The hot path: claims, loads and group commits."""

@@ -1,0 +1,1 @@
+"""Lanes and replays: dead letters that are delivered again."""

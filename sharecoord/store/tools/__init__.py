@@ -1,0 +1,1 @@
+"""Tools of `sharecoord store`: check, migrate, back up, restore."""
