@@ -20,8 +20,9 @@ PROTO_VENV := .cache/protoc
 IMAGE ?= sharecoord:0.1.0
 
 # `python -m pytest`, so that the root of the repository is on the path (tests.*, tools.*). One hash
-# seed, so that a seed of tests/simulation/test_mutations.py is the same life each time.
-PYTEST = PYTHONHASHSEED=0 $(BIN)/python -m pytest -p tools.suite_minutes
+# seed, so that a seed of tests/simulation/test_mutations.py is the same life each time. Bytecode is
+# kept: tests start hundreds of processes, and each would compile two hundred modules anew.
+PYTEST = env -u PYTHONDONTWRITEBYTECODE PYTHONHASHSEED=0 $(BIN)/python -m pytest -p tools.suite_minutes
 # Two processes for what does not mind; see tools/suite_minutes.py.
 BESIDE := -n 2 --dist loadscope --no-loadscope-reorder
 FAST_SUITES := $(wildcard tests/unit tests/property tests/architecture tests/sdk)

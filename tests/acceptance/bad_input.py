@@ -8,7 +8,6 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from queue import SimpleQueue
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 import grpc
@@ -272,11 +271,6 @@ class Stream:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._call.cancel()
         self.half_close()

@@ -9,7 +9,8 @@ import shutil
 import socket
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -172,15 +173,28 @@ def test_a_wrong_setting_of_a_group_is_named_and_changes_nothing(
 # -- addresses ------------------------------------------------------------------------------------
 
 
-def test_a_closed_port_of_kafka_ends_the_start(tmp_path: Path) -> None:
-    error = refusal_of(CoordinatorProcess(NOWHERE, tmp_path))
+@pytest.fixture(scope="module")
+def unanswered(
+    coordinator: CoordinatorProcess, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Future[str]]]:
+    """What is said of addresses without Kafka; they are waited for together, ten seconds each."""
+    wrong = (NOWHERE, coordinator.address)
+    made = {at: CoordinatorProcess(at, tmp_path_factory.mktemp("unanswered")) for at in wrong}
+    with ThreadPoolExecutor() as pool:
+        yield {at: pool.submit(refusal_of, process) for at, process in made.items()}
+
+
+def test_a_closed_port_of_kafka_ends_the_start(unanswered: dict[str, Future[str]]) -> None:
+    error = unanswered[NOWHERE].result()
     assert f"no answer from Kafka at {NOWHERE}: " in error
     assert "Connection refused" in error
     assert "--kafka" in error
 
 
-def test_a_coordinator_is_not_a_broker(coordinator: CoordinatorProcess, tmp_path: Path) -> None:
-    error = refusal_of(CoordinatorProcess(coordinator.address, tmp_path))
+def test_a_coordinator_is_not_a_broker(
+    coordinator: CoordinatorProcess, unanswered: dict[str, Future[str]]
+) -> None:
+    error = unanswered[coordinator.address].result()
     assert f"no answer from Kafka at {coordinator.address}: " in error
     assert "not a coordinator's" in error
 

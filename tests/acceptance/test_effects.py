@@ -23,7 +23,7 @@ from sharecoord.devenv.processes import GuardedProcess
 from sharecoord.devenv.topics import Topics, numbered_records
 from tests.acceptance.chaos.crew import worker_environment
 from tests.databases import DatabaseUnderTest
-from tests.support import KafkaUnderTest, eventually, unique_name
+from tests.support import eventually, unique_name
 
 RECORDS, HIT = 20, 7
 WAIT_S = 60.0
@@ -108,7 +108,7 @@ Open = Callable[..., Shop]
 
 @pytest.fixture
 def open_shop(
-    kafka_broker: KafkaUnderTest,
+    coordinator: CoordinatorProcess,
     topic: Callable[..., str],
     topics: Topics,
     postgresql: DatabaseUnderTest,
@@ -117,15 +117,14 @@ def open_shop(
     name = topic()
     topics.produce(name, numbered_records(RECORDS))
     opened: list[Shop] = []
-    with CoordinatorProcess(kafka_broker.bootstrap_servers, tmp_path) as coordinator:
 
-        def make(*, lock_s: int = 2) -> Shop:
-            opened.append(Shop(coordinator, name, postgresql.url, tmp_path, lock_s))
-            return opened[-1]
+    def make(*, lock_s: int = 1) -> Shop:
+        opened.append(Shop(coordinator, name, postgresql.url, tmp_path, lock_s))
+        return opened[-1]
 
-        yield make
-        for shop in opened:
-            shop.close()
+    yield make
+    for shop in opened:
+        shop.close()
 
 
 @pytest.mark.parametrize("asyncio", [False, True], ids=["plain", "asyncio"])

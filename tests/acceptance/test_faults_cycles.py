@@ -21,7 +21,10 @@ __all__ = ["broker", "everybody_is_up", "scene"]
 WORKERS = 3
 CHUNK = 150
 LOAD_EACH_S = 0.1
-"""1,500 records a second come in while the killing goes on."""
+"""1,500 records a second come in while the killing goes on, until `MOST_WAITING` wait."""
+
+MOST_WAITING = 1_500
+"""More than a cycle needs: no kill finds idle workers, and none leaves work for a minute."""
 
 CYCLE_TIMEOUT_S = 40.0
 
@@ -60,7 +63,8 @@ def run_cycles(scene: Scene, cycles: int, seed: int) -> None:
         workers = [crew.hire() for _ in range(WORKERS)]
         crew.produce(scene.topics, CHUNK)
         crew.working(*workers)
-        with Load(crew, scene.topics, each_s=LOAD_EACH_S, chunk=CHUNK):
+        load = Load(crew, scene.topics, each_s=LOAD_EACH_S, chunk=CHUNK, most_waiting=MOST_WAITING)
+        with load:
             for number in range(cycles):
                 goal = len(crew.confirmed) + chance.randrange(50, 600)
                 crew.until(

@@ -57,7 +57,7 @@ def test_readers_that_never_read_records(arena: Arena) -> None:
             )
             crowd.grow(1, WIDE_GREETING + call(1, first))
         until_short(arena)
-        arena.goes_on(50)
+        arena.goes_on(125)
         arena.is_unharmed()
     arena.scene.topics.delete(topic)
 
@@ -73,6 +73,6 @@ def test_groups_whose_members_have_gone(arena: Arena) -> None:
             first = a_join(topics=[topic], credit=EVERYTHING, max_poll_records=2_000)
             crowd.grow(1, WIDE_GREETING + call(1, first))
         until_short(arena)
-    arena.goes_on(50)
+    arena.goes_on(125)
     arena.is_unharmed(consumers=100)
     arena.scene.topics.delete(topic)

@@ -19,11 +19,18 @@ from sharecoord.devenv.processes import LOOPBACK, free_ports
 from sharecoord.wire import share_service_pb2_grpc as rpc
 from tests.acceptance.bad_input import Member, refusal_of, refused
 from tests.acceptance.chaos.crew import Crew
-from tests.acceptance.chaos.fleet import BUSY_S, DRAIN_MAX_S, FleetScene, fleet, goes_on
+from tests.acceptance.chaos.fleet import (
+    BUSY_S,
+    DRAIN_MAX_S,
+    FleetScene,
+    fleet,
+    goes_on,
+    shared_fleet,
+)
 from tests.acceptance.chaos.load import Load
 from tests.support import eventually, unique_name
 
-__all__ = ["fleet"]
+__all__ = ["fleet", "shared_fleet"]
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -33,10 +40,12 @@ CONNECTIONS = 30
 
 
 @pytest.fixture
-def parent(fleet: FleetScene) -> CoordinatorProcess:
-    """All of them, serving."""
-    process = fleet.made("one", coordinator_processes=PROCESSES)
-    fleet.start("one")
+def parent(shared_fleet: FleetScene) -> CoordinatorProcess:
+    """All of them, serving; one for all tests, which start again what they end."""
+    known = shared_fleet.processes
+    process = known.get("one") or shared_fleet.made("one", coordinator_processes=PROCESSES)
+    if not process.running:
+        shared_fleet.start("one")
     return process
 
 
@@ -51,7 +60,7 @@ def ended(processes: list[psutil.Process]) -> bool:
 
 
 def test_members_of_one_port_are_spread_over_all(
-    fleet: FleetScene, parent: CoordinatorProcess
+    shared_fleet: FleetScene, parent: CoordinatorProcess
 ) -> None:
     group, make = unique_name("g"), rpc.ShareServiceStub
     with ExitStack() as stack:
@@ -59,7 +68,7 @@ def test_members_of_one_port_are_spread_over_all(
             alone = [("grpc.use_local_subchannel_pool", 1)]
             channel = stack.enter_context(grpc.insecure_channel(parent.address, options=alone))
             Member(make(channel), group, unique_name("t")).join()
-        rows = fleet.sql(
+        rows = shared_fleet.sql(
             f"SELECT gateway, count(*) FROM member WHERE group_id = '{group}' GROUP BY 1"
         )
     print(dict(rows))
@@ -68,35 +77,35 @@ def test_members_of_one_port_are_spread_over_all(
 
 
 @pytest.fixture
-def crew(fleet: FleetScene, parent: CoordinatorProcess) -> Iterator[Crew]:
+def crew(shared_fleet: FleetScene, parent: CoordinatorProcess) -> Iterator[Crew]:
     """Workers under load."""
     ids = [f"one-{number}" for number in range(PROCESSES)]
-    with fleet.crew(work_ms=1.0, ids=ids) as crew:
-        crew.produce(fleet.topics, 100)
+    with shared_fleet.crew(work_ms=1.0, ids=ids) as crew:
+        crew.produce(shared_fleet.topics, 100)
         crew.working(crew.hire(), crew.hire(), crew.hire())
         yield crew
 
 
 def test_one_that_is_killed_is_started_again(
-    fleet: FleetScene, parent: CoordinatorProcess, crew: Crew
+    shared_fleet: FleetScene, parent: CoordinatorProcess, crew: Crew
 ) -> None:
-    with Load(crew, fleet.topics, each_s=0.1, chunk=20):
+    with Load(crew, shared_fleet.topics, each_s=0.1, chunk=20):
         victim, *others = children(parent)
         assert len(others) == PROCESSES - 1
         victim.kill()
         goes_on(crew)
         eventually(lambda: len(children(parent)) == PROCESSES, 30.0, "it lives again")
         assert not ended(others)
-        eventually(lambda: len(set(fleet.owners(crew.group).values())) == PROCESSES, 60.0)
+        eventually(lambda: len(set(shared_fleet.owners(crew.group).values())) == PROCESSES, 60.0)
         goes_on(crew)
-    crew.until_finished(fleet.url)
-    assert crew.verdict(fleet.url).faults == ()
+    crew.until_finished(shared_fleet.url)
+    assert crew.verdict(shared_fleet.url).faults == ()
 
 
 def test_sigterm_ends_all_of_them(
-    fleet: FleetScene, parent: CoordinatorProcess, crew: Crew
+    shared_fleet: FleetScene, parent: CoordinatorProcess, crew: Crew
 ) -> None:
-    served = children(parent)
+    served, said = children(parent), len(shared_fleet.log("one"))
     began_s = time.monotonic()
     os.kill(parent.pid, signal.SIGTERM)
     eventually(lambda: parent.exit_code is not None, 30.0, "it has ended")
@@ -104,10 +113,10 @@ def test_sigterm_ends_all_of_them(
     print(f"gone after {took_s:.2f} s")
     assert parent.exit_code == 0, parent.log_tail()
     assert ended(served)
-    assert "killed: it did not end" not in fleet.log("one")
+    assert "killed: it did not end" not in shared_fleet.log("one")[said:]
     assert took_s <= DRAIN_MAX_S + BUSY_S
-    fleet.start("one")
-    goes_on_from(fleet, crew)
+    shared_fleet.start("one")
+    goes_on_from(shared_fleet, crew)
 
 
 def goes_on_from(fleet: FleetScene, crew: Crew) -> None:
@@ -118,14 +127,14 @@ def goes_on_from(fleet: FleetScene, crew: Crew) -> None:
 
 
 def test_kill_9_of_the_parent_ends_all_of_them(
-    fleet: FleetScene, parent: CoordinatorProcess, crew: Crew
+    shared_fleet: FleetScene, parent: CoordinatorProcess, crew: Crew
 ) -> None:
     served = children(parent)
     # The process alone, not its group.
     os.kill(parent.pid, signal.SIGKILL)
     eventually(lambda: ended(served), 30.0, "they notice and end")
-    fleet.start("one")
-    goes_on_from(fleet, crew)
+    shared_fleet.start("one")
+    goes_on_from(shared_fleet, crew)
 
 
 # -- what can not be ------------------------------------------------------------------------------

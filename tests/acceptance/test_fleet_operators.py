@@ -13,11 +13,18 @@ from sharecoord_sdk.admin import AdminClient, ResetTo
 from sharecoord.core.states import RecordState
 from sharecoord.demo.ledger import Verb
 from tests.acceptance.chaos.crew import Crew
-from tests.acceptance.chaos.fleet import LOCK_MS, PARTITIONS, FleetScene, fleet
+from tests.acceptance.chaos.fleet import (
+    LOCK_MS,
+    PARTITIONS,
+    FleetScene,
+    fleet,
+    shared_fleet,
+    trio,
+)
 from tests.acceptance.chaos.records import partition_of
 from tests.support import eventually
 
-__all__ = ["fleet"]
+__all__ = ["fleet", "shared_fleet", "trio"]
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -56,45 +63,43 @@ def all_again(crew: Crew, since_s: float) -> None:
     crew.until(lambda: got_since(crew, since_s).keys() == crew.produced, 60.0, "all came again")
 
 
-def test_resets_while_share_partitions_move_are_for_all_of_them_or_none(fleet: FleetScene) -> None:
-    fleet.start("a", "b", "c")
+def test_resets_while_share_partitions_move_are_for_all_of_them_or_none(trio: FleetScene) -> None:
     epochs: set[tuple[int, int]] = set()
-    with fleet.crew(poll_records=20) as crew:
+    with trio.crew(poll_records=20) as crew:
         crew.working(crew.hire(), crew.hire())
-        crew.produce(fleet.topics, RECORDS)
-        crew.until_finished(fleet.url)
+        crew.produce(trio.topics, RECORDS)
+        crew.until_finished(trio.url)
 
         def look() -> bool:
             query = f"FROM share_partition WHERE group_id = '{crew.group}'"
-            ((least, most),) = fleet.sql(f"SELECT min(state_epoch), max(state_epoch) {query}")
+            ((least, most),) = trio.sql(f"SELECT min(state_epoch), max(state_epoch) {query}")
             epochs.add((least, most))
-            return len(set(fleet.owners(crew.group).values())) == 4
+            return len(set(trio.owners(crew.group).values())) == 4
 
-        fleet.made("d").launch()
+        trio.made("d").launch()
         done = 0
         while not (look() and done >= 6):
-            reset(fleet, crew, "abc"[done % 3])
+            reset(trio, crew, "abc"[done % 3])
             done += 1
             assert done < 400, "d never came"
         began_s = time.monotonic()
-        reset(fleet, crew, "d")
+        reset(trio, crew, "d")
         look()
         all_again(crew, began_s)
-        crew.until_finished(fleet.url)
+        crew.until_finished(trio.url)
     assert {most - least for least, most in epochs} == {0}
     assert (done + 1, done + 1) in epochs, "each of them was counted once"
 
 
-def test_an_idle_owner_notices_a_reset(fleet: FleetScene) -> None:
+def test_an_idle_owner_notices_a_reset(trio: FleetScene) -> None:
     """Nobody has joined at b and c, and all is finished: only the watch can tell them."""
-    fleet.start("a", "b", "c")
-    with fleet.crew(poll_records=20, address=fleet.processes["a"].address) as crew:
+    with trio.crew(poll_records=20, address=trio.processes["a"].address) as crew:
         crew.working(crew.hire())
-        crew.produce(fleet.topics, RECORDS)
-        crew.until_finished(fleet.url)
-        owners = fleet.owned_by(crew.group, "a", "b", "c")
+        crew.produce(trio.topics, RECORDS)
+        crew.until_finished(trio.url)
+        owners = trio.owned_by(crew.group, "a", "b", "c")
         began_s = time.monotonic()
-        reset(fleet, crew, "c")
+        reset(trio, crew, "c")
         reset_s = time.monotonic()
         all_again(crew, began_s)
         first_s: dict[str, float] = {}
@@ -103,27 +108,26 @@ def test_an_idle_owner_notices_a_reset(fleet: FleetScene) -> None:
             first_s[owner] = min(first_s.get(owner, at_s), at_s)
         waited_s = {owner: at_s - reset_s for owner, at_s in sorted(first_s.items())}
         print({owner: f"{each:.2f} s" for owner, each in waited_s.items()})
-        crew.until_finished(fleet.url)
+        crew.until_finished(trio.url)
     # c did it itself: what it takes on this machine is not its notice.
     at_once_s = max(0.0, waited_s.pop("c"))
     assert max(waited_s.values()) <= NOTICE_MAX_S + at_once_s
 
 
-def test_offsets_that_were_deleted_are_forgotten_by_all_owners(fleet: FleetScene) -> None:
-    fleet.start("a", "b", "c")
-    with fleet.crew(poll_records=20) as crew:
+def test_offsets_that_were_deleted_are_forgotten_by_all_owners(trio: FleetScene) -> None:
+    with trio.crew(poll_records=20) as crew:
         worker = crew.hire()
         crew.working(worker)
-        crew.produce(fleet.topics, RECORDS)
-        crew.until_finished(fleet.url)
+        crew.produce(trio.topics, RECORDS)
+        crew.until_finished(trio.url)
         crew.dismiss(worker)
-        with admin_at(fleet, "b") as admin:
+        with admin_at(trio, "b") as admin:
             assert admin.delete_offsets(crew.group, [crew.topic]) == {crew.topic: None}
-        assert fleet.owners(crew.group) == {}
+        assert trio.owners(crew.group) == {}
         began_s = time.monotonic()
         crew.working(crew.hire())
         all_again(crew, began_s)
-        crew.until_finished(fleet.url)
+        crew.until_finished(trio.url)
         counts = {e.delivery_count for e in crew.tally.entries if e.verb is Verb.GOT}
     assert counts == {1}, "they begin anew"
 

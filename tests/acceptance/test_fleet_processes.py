@@ -24,14 +24,23 @@ from sharecoord_sdk.admin import AdminClient
 
 from sharecoord.devenv.processes import LOOPBACK, free_ports
 from tests.acceptance.chaos.crew import Crew
-from tests.acceptance.chaos.fleet import BUSY_S, DRAIN_MAX_S, FleetScene, burnt, fleet, goes_on
+from tests.acceptance.chaos.fleet import (
+    BUSY_S,
+    DRAIN_MAX_S,
+    FleetScene,
+    burnt,
+    fleet,
+    goes_on,
+    shared_fleet,
+    trio,
+)
 from tests.acceptance.chaos.load import Load
 from tests.acceptance.chaos.proxy import TcpProxy
 from tests.acceptance.chaos.scene import let_pass, passed
 from tests.acceptance.chaos.verdict import LOCK_MARGIN_S
 from tests.support import eventually
 
-__all__ = ["fleet"]
+__all__ = ["fleet", "shared_fleet", "trio"]
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -80,11 +89,10 @@ def pauses(load: Load, since_s: float, before: Owners, after: Owners) -> tuple[f
 # -- coming and going -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("there", "coming"), [("abc", "d"), ("a", "bc")], ids=["one", "two"])
-def test_coordinators_come_under_load(fleet: FleetScene, there: str, coming: str) -> None:
-    for name in there + coming:
+def come(fleet: FleetScene, there: str, coming: str) -> None:
+    """Some coordinators join those that are there."""
+    for name in coming:
         fleet.made(name)
-    fleet.start(*there)
     with fleet.crew(**UNDER_LOAD) as crew:
         with at_work(fleet, crew) as load:
             before = fleet.owned_by(crew.group, *there)
@@ -98,61 +106,65 @@ def test_coordinators_come_under_load(fleet: FleetScene, there: str, coming: str
     assert paused_s <= MOVE_MAX_S + others_s
 
 
-def test_a_coordinator_goes_under_load(fleet: FleetScene) -> None:
-    fleet.start("a", "b", "c")
-    leaving = fleet.processes["b"]
-    with fleet.crew(**UNDER_LOAD) as crew:
+def test_a_coordinator_comes_under_load(trio: FleetScene) -> None:
+    come(trio, "abc", "d")
+
+
+def test_coordinators_come_under_load(fleet: FleetScene) -> None:
+    fleet.start("a")
+    come(fleet, "a", "bc")
+
+
+def test_a_coordinator_goes_under_load(trio: FleetScene) -> None:
+    leaving = trio.processes["b"]
+    with trio.crew(**UNDER_LOAD) as crew:
         # Knows no other address than the one that goes: the notice alone can tell it where to go.
         guided = crew.hire(leaving.address)
-        with at_work(fleet, crew, guided) as load:
-            before = fleet.owned_by(crew.group, "a", "b", "c")
-            assert fleet.gateways(crew.group)[guided] == "b"
+        with at_work(trio, crew, guided) as load:
+            before = trio.owned_by(crew.group, "a", "b", "c")
+            assert trio.gateways(crew.group)[guided] == "b"
             began_s = time.monotonic()
             os.kill(leaving.pid, signal.SIGTERM)
             eventually(lambda: leaving.exit_code is not None, 30.0, "it has ended")
             took_s = time.monotonic() - began_s
             assert leaving.exit_code == 0, leaving.log_tail()
-            after = fleet.owned_by(crew.group, "a", "c")
-            eventually(
-                lambda: "b" not in fleet.gateways(crew.group).values(), 30.0, "members moved"
-            )
+            after = trio.owned_by(crew.group, "a", "c")
+            eventually(lambda: "b" not in trio.gateways(crew.group).values(), 30.0, "members moved")
             goes_on(crew)
             paused_s, others_s = pauses(load, began_s, before, after)
             print(f"gone after {took_s:.2f} s")
-        everything_was_kept(fleet, crew)
+        everything_was_kept(trio, crew)
     assert burnt(crew) == []
     assert paused_s <= MOVE_MAX_S + others_s
     assert took_s <= DRAIN_MAX_S + BUSY_S
 
 
-def test_a_rolling_restart_under_load(fleet: FleetScene) -> None:
+def test_a_rolling_restart_under_load(trio: FleetScene) -> None:
     names = "a", "b", "c"
-    fleet.start(*names)
-    with fleet.crew(**UNDER_LOAD) as crew:
-        with at_work(fleet, crew):
+    with trio.crew(**UNDER_LOAD) as crew:
+        with at_work(trio, crew):
             for name in names:
-                fleet.processes[name].stop()
-                fleet.start(name)
-                fleet.owned_by(crew.group, *names)
+                trio.processes[name].stop()
+                trio.start(name)
+                trio.owned_by(crew.group, *names)
                 goes_on(crew)
-        everything_was_kept(fleet, crew)
+        everything_was_kept(trio, crew)
     assert burnt(crew) == []
 
 
 # -- dying and standing still ---------------------------------------------------------------------
 
 
-def test_an_owner_is_killed(fleet: FleetScene) -> None:
+def test_an_owner_is_killed(trio: FleetScene) -> None:
     """Its partitions go on elsewhere, and who held records of them keeps its locks."""
-    fleet.start("a", "b", "c")
-    with fleet.crew(**UNDER_LOAD) as crew:
-        with at_work(fleet, crew) as load, another_group(fleet, crew.topic) as (group, consumer):
-            before = fleet.owned_by(crew.group, "a", "b", "c")
-            held = held_of(consumer, lambda: fleet.owners(group), "b")
+    with trio.crew(**UNDER_LOAD) as crew:
+        with at_work(trio, crew) as load, another_group(trio, crew.topic) as (group, consumer):
+            before = trio.owned_by(crew.group, "a", "b", "c")
+            held = held_of(consumer, lambda: trio.owners(group), "b")
             began_s = time.monotonic()
-            fleet.processes["b"].kill()
-            after = fleet.owned_by(crew.group, "a", "c")
-            fleet.owned_by(group, "a", "c")
+            trio.processes["b"].kill()
+            after = trio.owned_by(crew.group, "a", "c")
+            trio.owned_by(group, "a", "c")
             goes_on(crew)
             paused_s, others_s = pauses(load, began_s, before, after)
             for message in held:
@@ -161,7 +173,7 @@ def test_an_owner_is_killed(fleet: FleetScene) -> None:
             assert answered.keys() >= {TopicPartition(m.topic(), m.partition()) for m in held}
             assert set(answered.values()) == {None}
             assert {message.delivery_count() for message in held} == {1}
-        everything_was_kept(fleet, crew)
+        everything_was_kept(trio, crew)
     assert paused_s <= FAILOVER_MAX_S + others_s
 
 
@@ -197,28 +209,27 @@ def held_of(consumer: ShareConsumer, owners: Callable[[], Owners], name: str) ->
 
 
 @pytest.mark.parametrize("still_s", [8.0, pytest.param(30.0, marks=pytest.mark.long)])
-def test_a_coordinator_stands_still(fleet: FleetScene, still_s: float) -> None:
+def test_a_coordinator_stands_still(trio: FleetScene, still_s: float) -> None:
     """Others serve for it; what it wants to say afterwards changes nothing; it comes back."""
-    fleet.start("a", "b", "c")
-    with fleet.crew(**UNDER_LOAD) as crew:
-        with at_work(fleet, crew):
-            fleet.owned_by(crew.group, "a", "b", "c")
-            elsewhere = [w for w, at in fleet.gateways(crew.group).items() if at != "b"]
+    with trio.crew(**UNDER_LOAD) as crew:
+        with at_work(trio, crew):
+            trio.owned_by(crew.group, "a", "b", "c")
+            elsewhere = [w for w, at in trio.gateways(crew.group).items() if at != "b"]
             assert len(elsewhere) == 2
             frozen_s = time.monotonic()
-            fleet.freeze("b")
+            trio.freeze("b")
             try:
-                fleet.owned_by(crew.group, "a", "c")
+                trio.owned_by(crew.group, "a", "c")
                 for name in elsewhere:
                     goal = crew.look().handled[name] + 50
                     crew.until(lambda n=name, g=goal: crew.tally.handled[n] >= g, 30.0, name)
                 eventually(passed(frozen_s, still_s), still_s + 30.0, "it stood still")
             finally:
-                fleet.thaw("b")
-            fleet.owned_by(crew.group, "a", "b", "c")
+                trio.thaw("b")
+            trio.owned_by(crew.group, "a", "b", "c")
             goes_on(crew)
         # What lay in its sockets is counted from when it goes on.
-        everything_was_kept(fleet, crew, LOCK_MARGIN_S + still_s)
+        everything_was_kept(trio, crew, LOCK_MARGIN_S + still_s)
 
 
 # -- the network ----------------------------------------------------------------------------------
@@ -282,20 +293,19 @@ def broken(fleet: FleetScene, proxy: TcpProxy, fault: Callable[[TcpProxy], None]
         everything_was_kept(fleet, crew, LOCK_MARGIN_S + broken_s)
 
 
-def test_a_stream_is_cut_before_what_was_committed_came(fleet: FleetScene) -> None:
+def test_a_stream_is_cut_before_what_was_committed_came(trio: FleetScene) -> None:
     """The member's lock book says that it never came: it goes back, and no attempt is burnt."""
-    fleet.start("a", "b", "c")
     with (
-        TcpProxy(fleet.processes["a"].address) as proxy,
-        fleet.crew(**UNDER_LOAD) as crew,
+        TcpProxy(trio.processes["a"].address) as proxy,
+        trio.crew(**UNDER_LOAD) as crew,
     ):
         victim = crew.hire(proxy.address)
-        with at_work(fleet, crew, victim):
+        with at_work(trio, crew, victim):
             proxy.stall()
 
             def on_their_way() -> bool:
                 seen = {entry.offset for entry in crew.locks()}
-                return bool(fleet.acquired(crew.group, victim) - seen)
+                return bool(trio.acquired(crew.group, victim) - seen)
 
             let_pass(1.0)
             crew.until(on_their_way, 30.0, "records are committed to a member and do not come")
@@ -304,5 +314,5 @@ def test_a_stream_is_cut_before_what_was_committed_came(fleet: FleetScene) -> No
             goes_on(crew)
             goal = crew.look().handled[victim] + 50
             crew.until(lambda: crew.tally.handled[victim] >= goal, 30.0, "the member goes on")
-        everything_was_kept(fleet, crew)
+        everything_was_kept(trio, crew)
     assert burnt(crew) == []

@@ -9,11 +9,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import random
 import signal
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import grpc
 import pytest
@@ -24,11 +29,10 @@ from sharecoord.config.process_settings import TlsConfig
 from sharecoord.devenv.coordinator import CoordinatorProcess
 from sharecoord.devenv.topics import Record, Topics
 from sharecoord.peers.links import channel_maker
-from tests.acceptance.chaos.fleet import PARTITIONS, FleetScene, fleet
+from tests.acceptance.chaos.fleet import PARTITIONS, FleetScene, fleet_scene
 from tests.acceptance.chaos.proxy import TcpProxy
+from tests.databases import DatabaseUnderTest
 from tests.support import KafkaUnderTest, eventually, unique_name
-
-__all__ = ["fleet"]
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -45,19 +49,65 @@ def conf(addresses: str, group: str) -> dict[str, Any]:
     return {"bootstrap.servers": addresses, "group.id": group}
 
 
-async def test_workers_of_a_frozen_coordinator_go_on_at_another(
-    fleet: FleetScene, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@dataclass(frozen=True, slots=True)
+class Notices:
+    """Who notices what, begun together: each of them waits for tens of seconds."""
+
+    at_workers: Future[None]
+    when_alone: Future[None]
+    at_server_and_links: Future[None]
+
+
+@pytest.fixture(scope="module")
+def notices(
+    kafka_broker: KafkaUnderTest,
+    postgresql: DatabaseUnderTest,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Notices]:
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="notices")
+    thread.start()
+    directory, alone = (tmp_path_factory.mktemp(name) for name in ("fleet", "alone"))
+    with (
+        fleet_scene(kafka_broker, postgresql, directory) as fleet,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        yield Notices(
+            asyncio.run_coroutine_threadsafe(go_on_at_another(fleet), loop),
+            pool.submit(is_said, kafka_broker.bootstrap_servers, alone),
+            asyncio.run_coroutine_threadsafe(silence_is_noticed(), loop),
+        )
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
+
+
+def test_workers_of_a_frozen_coordinator_go_on_at_another(notices: Notices) -> None:
     """Both shells, with streams at it; what is produced meanwhile comes to them."""
-    fleet.start("a", "b")
+    notices.at_workers.result()
+
+
+def test_a_lone_frozen_coordinator_is_said(notices: Notices) -> None:
+    """There is nowhere else to go: a line of the log, then error_cb, say so."""
+    notices.when_alone.result()
+
+
+def test_server_and_links_notice_a_silent_peer(notices: Notices) -> None:
+    """A link between coordinators gives up after 8 s, a server after 30 s."""
+    notices.at_server_and_links.result()
+
+
+async def go_on_at_another(fleet: FleetScene) -> None:
+    await asyncio.to_thread(fleet.start, "a", "b")
     topic, group = unique_name("t"), unique_name("g")
     fleet.topics.create(topic, partitions=PARTITIONS)
     addresses = ",".join(fleet.processes[name].address for name in "ba")
-    # Chance says where a consumer begins: both at b.
-    monkeypatch.setattr("random.random", lambda: 0.0)
     got: set[str] = set()
-    with ShareConsumer(conf(addresses, group)) as plain:
-        async with AsyncShareConsumer(conf(addresses, group)) as shell:
+    # Chance says where a consumer begins: both at b.
+    with mock.patch.object(random, "random", return_value=0.0):
+        made = ShareConsumer(conf(addresses, group)), AsyncShareConsumer(conf(addresses, group))
+    with made[0] as plain:
+        async with made[1] as shell:
             plain.subscribe([topic])
             await shell.subscribe([topic])
 
@@ -88,16 +138,26 @@ async def test_workers_of_a_frozen_coordinator_go_on_at_another(
                 fleet.thaw("b")
 
 
-def test_a_lone_frozen_coordinator_is_said(
-    kafka_broker: KafkaUnderTest, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """There is nowhere else to go: a line of the log, then error_cb, say so."""
+class Lines(logging.Handler):
+    """What was logged."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.said: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.said.append(record.getMessage())
+
+
+def is_said(servers: str, directory: Path) -> None:
     heard: list[KafkaError] = []
-    topic = unique_name("t")
-    with CoordinatorProcess(kafka_broker.bootstrap_servers, tmp_path) as coordinator:
-        Topics(kafka_broker.bootstrap_servers).create(topic)
-        given = {**conf(coordinator.address, unique_name("g")), "error_cb": heard.append}
-        with ShareConsumer(given) as consumer, caplog.at_level(logging.WARNING):
+    topic, lines, logger = unique_name("t"), Lines(), logging.getLogger("alone")
+    logger.addHandler(lines)
+    with CoordinatorProcess(servers, directory) as coordinator:
+        Topics(servers).create(topic)
+        given = conf(coordinator.address, unique_name("g"))
+        given |= {"error_cb": heard.append, "logger": logger}
+        with ShareConsumer(given) as consumer:
             consumer.subscribe([topic])
             consumer.poll(1.0)
             os.kill(coordinator.pid, signal.SIGSTOP)
@@ -105,7 +165,7 @@ def test_a_lone_frozen_coordinator_is_said(
 
                 def said() -> bool:
                     consumer.poll(0.05)
-                    return any("joining again" in each.message for each in caplog.records)
+                    return any("joining again" in each for each in lines.said)
 
                 eventually(said, WORKER_NOTICES_S + BUSY_S, "the log says that it is gone")
 
@@ -120,8 +180,7 @@ def test_a_lone_frozen_coordinator_is_said(
     assert "answers nothing" in heard[0].str() or "nobody answers" in heard[0].str()
 
 
-async def test_server_and_links_notice_a_silent_peer() -> None:
-    """A link between coordinators gives up after 8 s, a server after 30 s."""
+async def silence_is_noticed() -> None:
     talking, ended = asyncio.Event(), asyncio.Event()
 
     async def talk(_: object, context: Any) -> None:

@@ -26,6 +26,16 @@ DEFAULTS = {"group.share.auto.offset.reset": "latest"}
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
+@pytest.fixture(scope="module")
+def coordinator(
+    kafka_broker: KafkaUnderTest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[CoordinatorProcess]:
+    """With the product's defaults, for all guides: each has topics and groups of its own."""
+    folder = tmp_path_factory.mktemp("coordinator")
+    with CoordinatorProcess(kafka_broker.bootstrap_servers, folder, settings=DEFAULTS) as process:
+        yield process
+
+
 def example_of(guide: str, section: str = "") -> str:
     """The only program of a guide, or of one of its sections."""
     text = (DOCS / guide).read_text(encoding="utf-8")
@@ -35,37 +45,39 @@ def example_of(guide: str, section: str = "") -> str:
     return str(program)
 
 
-def run_example(
-    guide: str,
-    servers: str,
-    folder: Path,
-    names: dict[str, str],
-    *files: str,
-    section: str = "",
-    times: int = 1,
-) -> list[str]:
-    """Runs the program of a guide in front of a coordinator with defaults; returns what it printed.
+Reader = Callable[..., list[str]]
+"""Runs the program of a guide as the guide says."""
 
-    Args:
-        guide: Its file.
-        servers: Of Kafka.
-        folder: For the coordinator and the program.
-        names: Topics and groups of the guide, and what they are called here.
-        files: Files that the program makes; they go into the folder.
-        section: Of the guide, when others have programs as well.
-        times: How often it is run; what the first run printed is returned.
-    """
-    printed: list[str] = []
-    with CoordinatorProcess(servers, folder, settings=DEFAULTS) as coordinator:
+
+@pytest.fixture
+def run_example(
+    coordinator: CoordinatorProcess, kafka_broker: KafkaUnderTest, tmp_path: Path
+) -> Reader:
+    def run(
+        guide: str, names: dict[str, str], *files: str, section: str = "", times: int = 1
+    ) -> list[str]:
+        """Returns what it printed.
+
+        Args:
+            guide: Its file.
+            names: Topics and groups of the guide, and what they are called here.
+            files: Files that the program makes; they go into a folder of the test.
+            section: Of the guide, when others have programs as well.
+            times: How often it is run; what the first run printed is returned.
+        """
+        printed: list[str] = []
+        servers = kafka_broker.bootstrap_servers
         told = {"localhost:7070": coordinator.address, "localhost:9092": servers}
-        told |= {file: str(folder / file) for file in files}
+        told |= {file: str(tmp_path / file) for file in files}
         for _ in range(times):
-            with example_process(example_of(guide, section), folder, told, names) as process:
+            with example_process(example_of(guide, section), tmp_path, told, names) as process:
                 eventually(lambda: process.exit_code is not None, 60, what="its end")
                 assert process.exit_code == 0, process.log_tail()
             printed = printed or process.log_path.read_text(encoding="utf-8").splitlines()
             process.log_path.unlink()
-    return printed
+        return printed
+
+    return run
 
 
 @contextmanager
@@ -100,9 +112,9 @@ def check_said(guide: str, printed: list[str]) -> None:
         assert f"`{line}`" in said, "the guide does not say so"
 
 
-def test_delay(kafka_broker: KafkaUnderTest, topic: Callable[..., str], tmp_path: Path) -> None:
+def test_delay(run_example: Reader, topic: Callable[..., str]) -> None:
     names = {"reminders": topic(), "reminder-workers": unique_name("group")}
-    lines = run_example("delay.md", kafka_broker.bootstrap_servers, tmp_path, names)
+    lines = run_example("delay.md", names)
     printed = [line for line in lines if "delivery" in line]
     assert len(printed) == 4
     check_said("delay.md", printed)
@@ -110,45 +122,43 @@ def test_delay(kafka_broker: KafkaUnderTest, topic: Callable[..., str], tmp_path
     assert printed[-1] == "pay the bill - delivery 1"
 
 
-def test_replay(kafka_broker: KafkaUnderTest, topic: Callable[..., str], tmp_path: Path) -> None:
+def test_replay(run_example: Reader, topic: Callable[..., str]) -> None:
     names = {"invoices": topic(), "invoicing": unique_name("invoicing")}
     names["second-look"] = unique_name("second-look")
-    lines = run_example("replay.md", kafka_broker.bootstrap_servers, tmp_path, names)
+    lines = run_example("replay.md", names)
     printed = [line for line in lines if line.startswith(("replay:", "second:", "left:"))]
     assert len(printed) == 5
     check_said("replay.md", printed)
 
 
-def test_long_jobs(kafka_broker: KafkaUnderTest, topic: Callable[..., str], tmp_path: Path) -> None:
+def test_long_jobs(run_example: Reader, topic: Callable[..., str]) -> None:
     names = {"videos": topic(), "video-workers": unique_name("group")}
-    lines = run_example("long-jobs.md", kafka_broker.bootstrap_servers, tmp_path, names)
+    lines = run_example("long-jobs.md", names)
     printed = [line for line in lines if "scene" in line]
     assert len(printed) == 3
     check_said("long-jobs.md", printed)
 
 
-def test_values(kafka_broker: KafkaUnderTest, topic: Callable[..., str], tmp_path: Path) -> None:
+def test_values(run_example: Reader, topic: Callable[..., str]) -> None:
     names = {"baskets": topic(), "returns": topic(), "order-workers": unique_name("group")}
-    lines = run_example("values.md", kafka_broker.bootstrap_servers, tmp_path, names)
+    lines = run_example("values.md", names)
     printed = [line for line in lines if line.startswith(("order ", "offset "))]
     assert len(printed) == 6
     check_said("values.md", printed)
 
 
-def test_dead_letters(
-    kafka_broker: KafkaUnderTest, topic: Callable[..., str], tmp_path: Path
-) -> None:
+def test_dead_letters(run_example: Reader, topic: Callable[..., str]) -> None:
     names = {name: unique_name(name) for name in ("billing", "billing-dead", "look")}
     names["payments"] = topic()
-    lines = run_example("dead-letters.md", kafka_broker.bootstrap_servers, tmp_path, names)
+    lines = run_example("dead-letters.md", names)
     printed = [line for line in lines if line.startswith(BEGINNINGS)]
     assert len(printed) == len(BEGINNINGS)
     check_said("dead-letters.md", printed)
 
 
-def test_worker(kafka_broker: KafkaUnderTest, topic: Callable[..., str], tmp_path: Path) -> None:
+def test_worker(run_example: Reader, topic: Callable[..., str]) -> None:
     names = {"accounts": topic(), "account-workers": unique_name("workers")}
-    lines = run_example("worker.md", kafka_broker.bootstrap_servers, tmp_path, names)
+    lines = run_example("worker.md", names)
     printed = [line for line in lines if line.startswith(("done:", "failed:"))]
     assert len(printed) == 5
     check_said("worker.md", printed)
@@ -160,14 +170,13 @@ def test_worker(kafka_broker: KafkaUnderTest, topic: Callable[..., str], tmp_pat
     ]
 
 
-def test_exactly_once(kafka_broker: KafkaUnderTest, topics: Topics, tmp_path: Path) -> None:
+def test_exactly_once(run_example: Reader, topics: Topics) -> None:
     """It makes its topics itself, and is run twice."""
     made = ("sales", "sale-receipts")
     named = (*made, "ledger", "ledger-outputs", "receipt-reader")
     names = {name: unique_name(name) for name in named}
-    servers = kafka_broker.bootstrap_servers
     try:
-        lines = run_example("exactly-once.md", servers, tmp_path, names, "bookings.db", times=2)
+        lines = run_example("exactly-once.md", names, "bookings.db", times=2)
     finally:
         topics.delete(*{names[each] for each in made} & set(topics.names()))
     words = ("acknowledged:", "booked:", "received:")
@@ -176,20 +185,19 @@ def test_exactly_once(kafka_broker: KafkaUnderTest, topics: Topics, tmp_path: Pa
     check_said("exactly-once.md", printed)
 
 
-def test_order(kafka_broker: KafkaUnderTest, topic: Callable[..., str], tmp_path: Path) -> None:
+def test_order(run_example: Reader, topic: Callable[..., str]) -> None:
     names = {"purchases": topic(), "shop": unique_name("shop")}
-    lines = run_example("ordering.md", kafka_broker.bootstrap_servers, tmp_path, names)
+    lines = run_example("ordering.md", names)
     printed = [line for line in lines if line.startswith(("in order:", "blocked:"))]
     assert len(printed) == 4
     check_said("ordering.md", printed)
 
 
-def test_migration(kafka_broker: KafkaUnderTest, topic: Callable[..., str], tmp_path: Path) -> None:
+def test_migration(run_example: Reader, topic: Callable[..., str]) -> None:
     groups = ("accounting", "accounting-old", "accounting-new")
     names = {name: unique_name(name) for name in groups}
     names["charges"] = topic()
-    servers, section = kafka_broker.bootstrap_servers, "From a plain consumer group"
-    lines = run_example("migrate.md", servers, tmp_path, names, section=section)
+    lines = run_example("migrate.md", names, section="From a plain consumer group")
     printed = [line for line in lines if line.startswith(("import:", "handled:", "export:"))]
     assert len(printed) == 3
     check_said("migrate.md", printed)
@@ -237,6 +245,7 @@ def by_name(lines: list[str]) -> dict[str, list[str]]:
 def test_migration_after(
     section: str,
     kafka_broker: KafkaUnderTest,
+    coordinator: CoordinatorProcess,
     topic: Callable[..., str],
     topics: Topics,
     tmp_path: Path,
@@ -250,27 +259,29 @@ def test_migration_after(
         names["receipts"] = topic()
         topics.produce(names["receipts"], [Record(None, b"receipt 1")], partition=0)
 
-    with CoordinatorProcess(servers, tmp_path) as coordinator:
-        with AdminClient({"bootstrap.servers": coordinator.address}) as admin:
-            if 'ordering="key"' in program:
-                admin.alter_group_configs(names["accounting"], {"share.ordering": "key"})
-            admin.import_offsets(names["accounting"], old)
-        told = {"localhost:7070": coordinator.address}
-        with example_process(program, tmp_path, told, names) as process:
+    with AdminClient({"bootstrap.servers": coordinator.address}) as admin:
+        # The receipt is there before the group.
+        settings = {"share.auto.offset.reset": "earliest"}
+        if 'ordering="key"' in program:
+            settings["share.ordering"] = "key"
+        admin.alter_group_configs(names["accounting"], settings)
+        admin.import_offsets(names["accounting"], old)
+    told = {"localhost:7070": coordinator.address}
+    with example_process(program, tmp_path, told, names) as process:
 
-            def printed() -> list[str]:
-                assert process.exit_code is None, process.log_tail()
-                lines = process.log_path.read_text(encoding="utf-8").splitlines()
-                return [line for line in lines if line.startswith(("booked:", "sent:"))]
+        def printed() -> list[str]:
+            assert process.exit_code is None, process.log_tail()
+            lines = process.log_path.read_text(encoding="utf-8").splitlines()
+            return [line for line in lines if line.startswith(("booked:", "sent:"))]
 
-            eventually(lambda: len(printed()) >= len(said), 60, what="the lines of the page")
-            assert by_name(printed()) == by_name(said)
+        eventually(lambda: len(printed()) >= len(said), 60, what="the lines of the page")
+        assert by_name(printed()) == by_name(said)
     check_said("migrate.md", said)
 
 
-def test_pause(kafka_broker: KafkaUnderTest, topic: Callable[..., str], tmp_path: Path) -> None:
+def test_pause(run_example: Reader, topic: Callable[..., str]) -> None:
     names = {"transfers": topic(), "transfer-desk": unique_name("desk")}
-    lines = run_example("pause.md", kafka_broker.bootstrap_servers, tmp_path, names)
+    lines = run_example("pause.md", names)
     words = ("paid:", "while", "paused", "offset")
     printed = [line for line in lines if line.startswith(words)]
     assert len(printed) == 5

@@ -328,7 +328,7 @@ def test_a_member_that_never_reads_its_answers(arena: Arena, channel: grpc.Chann
     asked = Asked(a_join(topics=[topic]), question, 4_000)
     untyped: Any = channel
     stream = untyped.stream_stream(CONSUME)(asked)
-    arena.goes_on(60)
+    arena.goes_on(150)
     arena.is_unharmed()
     stream.cancel()
     asked.end()

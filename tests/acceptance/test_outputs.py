@@ -171,8 +171,8 @@ def test_worker_and_relay_are_killed_on_the_way_of_a_record(
     topics.produce(source, numbered_records(RECORDS))
     with AdminClient({"bootstrap.servers": coordinator.address}) as admin:
         settings = {
-            "share.record.lock.duration.ms": "2000",
-            "share.session.timeout.ms": "2000",
+            "share.record.lock.duration.ms": "1000",
+            "share.session.timeout.ms": "1000",
             "share.heartbeat.interval.ms": "500",
         }
         admin.alter_group_configs(group, settings)

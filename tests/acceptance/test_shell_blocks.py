@@ -12,7 +12,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -24,9 +24,11 @@ from sharecoord_sdk import AcknowledgeType, AdminClient, ShareConsumer
 
 from sharecoord.devenv.coordinator import CoordinatorProcess, clean_environment
 from sharecoord.devenv.topics import Record, Topics
-from tests.acceptance.test_guides import DEFAULTS, left_by_a_consumer_group
+from tests.acceptance.test_guides import coordinator, left_by_a_consumer_group
 from tests.pages import ROOT, Block, blocks_of, name_of, pages, words_of
 from tests.support import KafkaUnderTest, eventually, unique_name
+
+__all__ = ["coordinator"]
 
 BLOCK_TIMEOUT_S: Final = 120
 LEFT_OUT: Final = ("pip", "make", "kafka-")
@@ -213,16 +215,6 @@ PREPARED: Final[dict[str, Callable[[Desk], object]]] = {
     "docs/pause.md": pause,
     "docs/replay.md": replay,
 }
-
-
-@pytest.fixture(scope="module")
-def coordinator(
-    kafka_broker: KafkaUnderTest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[CoordinatorProcess]:
-    """With the product's defaults."""
-    folder = tmp_path_factory.mktemp("coordinator")
-    with CoordinatorProcess(kafka_broker.bootstrap_servers, folder, settings=DEFAULTS) as process:
-        yield process
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

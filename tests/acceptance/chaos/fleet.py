@@ -84,6 +84,10 @@ class FleetScene:
             process.launch()
         eventually(lambda: all(p.ready for p in processes), START_TIMEOUT_S, f"{names} serve")
 
+    def dismiss(self, name: str) -> None:
+        """SIGTERM to one that came in addition; it is known no more."""
+        self.processes.pop(name).stop()
+
     def freeze(self, name: str) -> None:
         """SIGSTOP: it stands still and keeps its connections."""
         os.kill(self.processes[name].pid, signal.SIGSTOP)
@@ -216,3 +220,24 @@ def fleet(
     """See `fleet_scene`."""
     with fleet_scene(kafka_broker, postgresql, tmp_path) as scene:
         yield scene
+
+
+@pytest.fixture(scope="module")
+def shared_fleet(
+    kafka_broker: KafkaUnderTest,
+    postgresql: DatabaseUnderTest,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[FleetScene]:
+    """Of all tests of a file that need nothing but some coordinators, and groups of their own."""
+    with fleet_scene(kafka_broker, postgresql, tmp_path_factory.mktemp("fleet")) as scene:
+        yield scene
+
+
+@pytest.fixture
+def trio(shared_fleet: FleetScene) -> FleetScene:
+    """It, with a, b and c serving: the test before may have ended some, and added others."""
+    known = shared_fleet.processes
+    for name in known.keys() - set("abc"):
+        shared_fleet.dismiss(name)
+    shared_fleet.start(*(name for name in "abc" if name not in known or not known[name].running))
+    return shared_fleet

@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import struct
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 import grpc
@@ -207,11 +206,6 @@ class Crowd:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for each in self.sockets:
             each.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Collection
@@ -20,12 +21,30 @@ class Load:
         produced_s: When each record was confirmed by Kafka, on the monotonic clock.
     """
 
-    def __init__(self, crew: Crew, topics: Topics, *, each_s: float, chunk: int) -> None:
+    def __init__(
+        self,
+        crew: Crew,
+        topics: Topics,
+        *,
+        each_s: float,
+        chunk: int,
+        most_waiting: int = sys.maxsize,
+    ) -> None:
+        """Nothing is produced yet.
+
+        Args:
+            crew: Who is to work on the records.
+            topics: Fills the crew's topic.
+            each_s: How long a step is.
+            chunk: Records of a step.
+            most_waiting: No step is made while so many records wait for their confirmation.
+        """
         self.produced_s: dict[int, float] = {}
         self._crew = crew
         self._topics = topics
         self._each_s = each_s
         self._chunk = chunk
+        self._most_waiting = most_waiting
         self._stop = threading.Event()
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="load")
@@ -72,6 +91,8 @@ class Load:
     def _run(self) -> None:
         try:
             while not self._stop.wait(self._each_s):
+                if len(self._crew.produced) - len(self._crew.confirmed) >= self._most_waiting:
+                    continue
                 before = set(self._crew.produced)
                 self._crew.produce(self._topics, self._chunk)
                 now_s = time.monotonic()
