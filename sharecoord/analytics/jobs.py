@@ -156,8 +156,7 @@ class Job(Generic[S, R]):
         write: Takes the log, the folder of the tables (None: there are none), settings and the
             progress; writes the tables.
         settings: Makes the default settings.
-        first_step: Name of the first step, as people call it.
-        steps: Number of steps.
+        steps: Names of the steps, as people call them.
         add_options: Adds the job's own options to those of `parser`.
         chosen: Makes the settings from the values of these options.
     """
@@ -166,8 +165,7 @@ class Job(Generic[S, R]):
     title: str
     write: Callable[[EventLog, str | None, S, progress.Steps], R]
     settings: Callable[[], S]
-    first_step: str
-    steps: int
+    steps: tuple[str, ...]
     add_options: Callable[[argparse.ArgumentParser], None] = lambda _: None
     chosen: Callable[[argparse.Namespace], S | None] = lambda _: None
 
@@ -202,7 +200,7 @@ class Job(Generic[S, R]):
         place: AbstractContextManager[str | None] = nullcontext()
         if out is not None:
             place = tables(spark, out)
-        with progress.shown(spark, self.first_step, steps=self.steps) as steps, place as folder:
+        with progress.shown(spark, *self.steps) as steps, place as folder:
 
             def attempt(without: Collection[str]) -> R:
                 log = frames.read_log(spark, events, wanted, without=without)

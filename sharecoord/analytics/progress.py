@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
@@ -39,25 +39,26 @@ def tasks(session: SparkSession) -> tuple[int, int]:
 
 
 class Steps:
-    """The step of a job that runs now."""
+    """The step of a job that runs now; what comes before the first step is shown as the first."""
 
-    def __init__(self, name: str, steps: int) -> None:
-        self._name, self._number, self._steps = name, 1, steps
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names, self._number = names, 0
 
     @property
     def text(self) -> str:
-        """The step's number and name."""
-        return f"{self._number}/{self._steps} {self._name}"
+        """The step's number, from 1 on, and its name."""
+        number = max(self._number, 1)
+        return f"{number}/{len(self._names)} {self._names[number - 1]}"
 
-    def at(self, number: int, name: str) -> None:
-        """A step begins; the first is number 1."""
-        self._number, self._name = number, name
+    def next(self) -> None:
+        """The next step begins."""
+        self._number += 1
 
 
 @contextmanager
-def shown(session: SparkSession, first_step: str, *, steps: int = 1) -> Iterator[Steps]:
-    """Shows the tasks of the steps inside, on a terminal as a bar; `Steps.at` begins the next."""
-    step = Steps(first_step, steps)
+def shown(session: SparkSession, *names: str) -> Iterator[Steps]:
+    """Shows the tasks of the steps inside, on a terminal as a bar."""
+    step = Steps(names)
     if not sys.stderr.isatty() or importlib.util.find_spec("rich") is None:
         name = session.sparkContext.appName
 

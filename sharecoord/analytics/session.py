@@ -39,28 +39,40 @@ MASTER_TIMEOUT_S: Final = 5.0
 """How long a master has to accept a connection; Spark itself tries for a minute."""
 JAVA_TIMEOUT_S: Final = 30.0
 
-_COLLECTOR: Final = "-XX:+UseParallelGC"
-"""A collector with pauses, which are harmless here; the usual one costs a third of a job's time."""
-_VM_SPEAKS: Final = "-XX:+DisplayVMOutputToStderr"
-"""Without it a warning of the JVM would stand in the output of a job, which programs read."""
-_COMPILE_LATE: Final = " ".join(
-    (
-        "-XX:Tier4InvocationThreshold=250000",
-        "-XX:Tier4CompileThreshold=750000",
-        "-XX:Tier4BackEdgeThreshold=2000000",
-    )
+_COMPILE_LATE: Final = (
+    "-XX:Tier4InvocationThreshold=250000",
+    "-XX:Tier4CompileThreshold=750000",
+    "-XX:Tier4BackEdgeThreshold=2000000",
 )
 """The JVM's best compiler begins after 50 times as many calls and loops as usual. Code that runs
 for each of millions of rows soon comes there; code that plans and schedules does not, and to
 compile it took more CPU than the rows. See decision 0028."""
+_COMPILE_ONCE: Final = ("-XX:TieredStopAtLevel=1",)
+"""The JVM's best compiler never begins, and its quick one does not count calls for it."""
+
+_JAVA_OPTIONS: Final = "spark.driver.defaultJavaOptions"
+"""The key of options that stand before the user's `spark.driver.extraJavaOptions`."""
+
+
+def _java_options(compiler: tuple[str, ...]) -> str:
+    """Options of the driver's JVM; `compiler` says when it compiles."""
+    log = f"-Dlog4j2.configurationFile={files('sharecoord.analytics') / 'log4j2.properties'}"
+    # Without the second a warning of the JVM would stand in the output of a job, which programs
+    # read. The third is a collector with pauses, which are harmless here; the usual one costs a
+    # third of a job's time.
+    return " ".join((log, "-XX:+DisplayVMOutputToStderr", "-XX:+UseParallelGC", *compiler))
+
 
 FOR_FEW_ROWS: Final = {
+    _JAVA_OPTIONS: _java_options(_COMPILE_ONCE),
+    "spark.sql.adaptive.enabled": "false",
     "spark.sql.shuffle.partitions": "2",
     "spark.default.parallelism": "2",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
-"""Settings for some thousands of events: compiling costs more than the rows do."""
+"""Settings for some thousands of events: compiling costs more than the rows do, and so does it to
+plan each stage anew when the stage before it is done."""
 
 _MEMORY = re.compile(r"[1-9]\d*[kmgt]b?", re.IGNORECASE)
 _LOCAL = re.compile(r"local(\[(\*|[1-9]\d*)(,\s*\d+)?\])?")
@@ -145,11 +157,9 @@ def _started(
 
 def _launch_settings(driver_memory: str) -> dict[str, str]:
     """Settings of the start of the driver's JVM."""
-    log = f"-Dlog4j2.configurationFile={files('sharecoord.analytics') / 'log4j2.properties'}"
     return {
         "spark.driver.memory": driver_memory,
-        # The user's `spark.driver.extraJavaOptions` come behind them.
-        "spark.driver.defaultJavaOptions": f"{log} {_VM_SPEAKS} {_COLLECTOR} {_COMPILE_LATE}",
+        _JAVA_OPTIONS: _java_options(_COMPILE_LATE),
         "spark.ui.showConsoleProgress": "false",
     }
 

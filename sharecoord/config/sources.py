@@ -72,31 +72,32 @@ def read_yaml(path: Path) -> dict[str, Raw]:
         InvalidConfigError: Unreadable, not YAML, a duplicate key, an empty value, or a structure
             that settings do not have; names file and line.
     """
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise InvalidConfigError(
-            f'cannot read the configuration "{path}": {reason}. Check --config.'
-        ) from None
-    try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
-    except yaml.YAMLError as error:
-        raise _yaml_error(path, error) from None
+    root = yaml_root(path, f'cannot read the configuration "{path}" of --config')
     found: dict[str, Raw] = {}
     if root is not None:
         _flatten(path, root, (), found)
     return found
 
 
-def _yaml_error(path: Path, error: yaml.YAMLError) -> InvalidConfigError:
-    """Names the line and the problem, but not the text, in which a password may stand."""
-    mark = getattr(error, "problem_mark", None)
-    place = f"{path}:{mark.line + 1}" if mark is not None else str(path)
-    problem = getattr(error, "problem", None) or "it cannot be read"
-    return InvalidConfigError(
-        f'{place}: not valid YAML: {problem}. Put values with ": ", "[", "{{" or "#" in quotes.'
-    )
+def yaml_root(path: Path, unreadable: str) -> yaml.Node | None:
+    """The root of a YAML file of plain data, whose nodes know their lines; None when it is empty.
+
+    Raises:
+        InvalidConfigError: Not YAML: names the line and the problem, but not the text, in which a
+            password may stand. Or the file can not be read, which `unreadable` says.
+    """
+    try:
+        return yaml.compose(path.read_text(encoding="utf-8-sig"), Loader=yaml.SafeLoader)
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise InvalidConfigError(f"{unreadable}: {reason}") from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        place = f"{path}:{mark.line + 1}" if mark is not None else str(path)
+        problem = getattr(error, "problem", None) or "it cannot be read"
+        raise InvalidConfigError(
+            f'{place}: not valid YAML: {problem}. Put values with ": ", "[", "{{" or "#" in quotes.'
+        ) from None
 
 
 def _flatten(path: Path, node: yaml.Node, prefix: tuple[str, ...], found: dict[str, Raw]) -> None:

@@ -122,9 +122,35 @@ def dicts(found: DataFrame) -> list[Row]:
     return [row.asDict() for row in found.collect()]
 
 
-def by(found: DataFrame, *keys: str) -> dict[Any, Row]:
+def by(found: DataFrame | list[Row], *keys: str) -> dict[Any, Row]:
     """Rows by the values of these columns."""
-    rows = dicts(found)
+    rows = found if isinstance(found, list) else dicts(found)
     named = {tuple(row[key] for key in keys): row for row in rows}
     assert len(named) == len(rows), f"{keys} are not unique"
     return {key[0] if len(keys) == 1 else key: row for key, row in named.items()}
+
+
+class Scenes:
+    """Rows of many tests, whose tables Spark makes at once: each scene has groups of its own.
+
+    A job of Spark takes as long for one row as for a thousand.
+    """
+
+    def __init__(self) -> None:
+        self.rows: list[Row] = []
+        self._count = 0
+
+    def add(self, rows: Iterable[Row]) -> int:
+        """Takes the rows of a scene; returns its number."""
+        self._count += 1
+        self.rows += [row | {"group_id": f"{self._count}/{row['group_id']}"} for row in rows]
+        return self._count
+
+
+def by_scene(found: DataFrame) -> dict[int, list[Row]]:
+    """The rows of a table by the scene that they are of, with the groups' own names."""
+    scenes: dict[int, list[Row]] = {}
+    for row in dicts(found):
+        number, _, group_id = row["group_id"].partition("/")
+        scenes.setdefault(int(number), []).append(row | {"group_id": group_id})
+    return scenes

@@ -47,22 +47,23 @@ def test_quantiles_expiries_and_near_misses(spark: SparkSession) -> None:
     assert (b["held_p50_ms"], b["near_share"], b["expired_share"]) == (None, None, 1)
 
 
-@pytest.mark.parametrize(
-    ("needed_ms", "rounded_ms"),
-    [
-        (1, 1_000),
-        (2_100, 3_000),
-        (10_000, 10_000),
-        (10_001, 15_000),
-        (61_000, 90_000),
-        (601_000, 900_000),
-        (3_600_001, 5_400_000),
-        (10**12, 43_200_000),
-    ],
-)
-def test_durations_that_people_set(spark: SparkSession, needed_ms: int, rounded_ms: int) -> None:
-    row = spark.range(1).select(transform.rounded(F.lit(needed_ms).cast("double"))).collect()[0]
-    assert row[0] == rounded_ms
+DURATIONS = [
+    (1, 1_000),
+    (2_100, 3_000),
+    (10_000, 10_000),
+    (10_001, 15_000),
+    (61_000, 90_000),
+    (601_000, 900_000),
+    (3_600_001, 5_400_000),
+    (10**12, 43_200_000),
+]
+"""What is needed, and what people set."""
+
+
+def test_durations_that_people_set(spark: SparkSession) -> None:
+    needed = spark.createDataFrame([(float(ms),) for ms, _ in DURATIONS], "ms double").coalesce(1)
+    rounded = needed.select(transform.rounded(F.col("ms"))).collect()
+    assert [row[0] for row in rounded] == [ms for _, ms in DURATIONS]
 
 
 FIGURES: dict[str, Any] = {
@@ -78,34 +79,40 @@ FIGURES: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("given", "advice", "lock_ms", "poll"),
-    [
-        ({}, "fits", 25_000, None),
-        ({"acknowledged": 999}, "too_few", 25_000, None),
-        ({"held_p999_ms": 2_000.0}, "shorter", 3_000, None),
-        # Nobody needs half of the lock, and yet some expire.
-        ({"expired_share": 0.01, "held_p999_ms": 2_000.0}, "gone", 3_000, None),
-        # How long the expired ones would have taken nobody knows.
-        ({"expired_share": 0.01}, "longer", 60_000, None),
-        ({"near_share": 0.01, "held_p999_ms": 29_000.0}, "longer", 45_000, None),
-        ({"expired_share": 0.01, "held_p50_ms": 900.0}, "renew", 60_000, None),
-        ({"expired_share": 0.01, "work_ms": 500.0}, "fewer_records", 60_000, 40),
-        # A single record takes longer than the lock: fewer at a time do not help.
-        ({"expired_share": 0.01, "work_ms": 40_000.0}, "longer", 60_000, 1),
-        ({"work_ms": 100.0}, "fits", 25_000, 200),
-        ({"acknowledged": 0, "held_p50_ms": None, "held_p999_ms": None}, "too_few", None, None),
-    ],
-)
-def test_advice(
-    spark: SparkSession, given: dict[str, Any], advice: str, lock_ms: int, poll: int | None
-) -> None:
+ADVICE: list[tuple[dict[str, Any], str, int | None, int | None]] = [
+    ({}, "fits", 25_000, None),
+    ({"acknowledged": 999}, "too_few", 25_000, None),
+    ({"held_p999_ms": 2_000.0}, "shorter", 3_000, None),
+    # Nobody needs half of the lock, and yet some expire.
+    ({"expired_share": 0.01, "held_p999_ms": 2_000.0}, "gone", 3_000, None),
+    # How long the expired ones would have taken nobody knows.
+    ({"expired_share": 0.01}, "longer", 60_000, None),
+    ({"near_share": 0.01, "held_p999_ms": 29_000.0}, "longer", 45_000, None),
+    ({"expired_share": 0.01, "held_p50_ms": 900.0}, "renew", 60_000, None),
+    ({"expired_share": 0.01, "work_ms": 500.0}, "fewer_records", 60_000, 40),
+    # A single record takes longer than the lock: fewer at a time do not help.
+    ({"expired_share": 0.01, "work_ms": 40_000.0}, "longer", 60_000, 1),
+    ({"work_ms": 100.0}, "fits", 25_000, 200),
+    ({"acknowledged": 0, "held_p50_ms": None, "held_p999_ms": None}, "too_few", None, None),
+]
+"""What differs from `FIGURES`; advice, advised lock in ms, records of a poll."""
+
+
+@pytest.fixture(scope="module")
+def advised(spark: SparkSession) -> list[Any]:
+    """The advice on each of `ADVICE`, in order."""
     types = ", ".join(
         f"{name} {'bigint' if name in ('acknowledged', 'expired') else 'double'}"
         for name in FIGURES
     )
-    made = spark.createDataFrame([tuple({**FIGURES, **given}.values())], types)
-    (row,) = transform.advised(made).collect()
+    rows = [tuple({**FIGURES, **given}.values()) for given, *_ in ADVICE]
+    return transform.advised(spark.createDataFrame(rows, types).coalesce(1)).collect()
+
+
+@pytest.mark.parametrize("number", range(len(ADVICE)), ids=[f"{given}" for given, *_ in ADVICE])
+def test_advice(advised: list[Any], number: int) -> None:
+    _, advice, lock_ms, poll = ADVICE[number]
+    row = advised[number]
     assert (row["advice"], row["advised_lock_ms"], row["poll_records"]) == (advice, lock_ms, poll)
 
 

@@ -68,9 +68,9 @@ def test_jain_is_that_of_core_in_known_cases(spark: SparkSession) -> None:
 
 # Each example is one job of Spark: many cases in few examples.
 @settings(
-    max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-@given(cases=st.lists(CASE, min_size=40, max_size=80))
+@given(cases=st.lists(CASE, min_size=80, max_size=120))
 def test_jain_is_that_of_core(spark: SparkSession, cases: list[list[tuple[int, int]]]) -> None:
     check(spark, cases)
 

@@ -61,6 +61,6 @@ def reads_all(spark: SparkSession, rows: list[Row]) -> bool:
     return "LeftSemi" in final
 
 
-def test_events_are_read_again_only_for_names_that_no_sample_has(spark: SparkSession) -> None:
-    assert not reads_all(spark, KNOWN)
-    assert reads_all(spark, [*KNOWN, change(2, "accepted", "a", 1, topic="unseen")])
+def test_events_are_read_again_only_for_names_that_no_sample_has(adaptive: SparkSession) -> None:
+    assert not reads_all(adaptive, KNOWN)
+    assert reads_all(adaptive, [*KNOWN, change(2, "accepted", "a", 1, topic="unseen")])

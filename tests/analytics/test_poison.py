@@ -94,20 +94,27 @@ def test_records_and_keys_that_fail_most(spark: SparkSession) -> None:
     assert {row["first_offset"] for row in dicts(transform.top(records, 2))} == {5, 7, 60}
 
 
-@pytest.mark.parametrize(
-    ("said", "kept"),
-    [
-        ("HTTP 503 after 1.25 s", "HTTP # after # s"),
-        ("order 6b0e1c7a-0000-4000-8000-0123456789ab at 0xFFab", "order # at #"),
-        ("no digits", "no digits"),
-        ("x" * 300, "x" * 200),
-        (None, None),
-    ],
-)
-def test_reasons_without_numbers(spark: SparkSession, said: str | None, kept: str | None) -> None:
-    rows = [failed(1, 1, 1, reason=said), failed(2, 2, 1, reason=said, records=9)]
-    (found,) = dicts(transform.reasons(transform.troubles(frame(spark, rows))))
-    assert (found["reason"], found["records"], found["ranges"]) == (kept, 10, 2)
+REASONS = [
+    ("HTTP 503 after 1.25 s", "HTTP # after # s"),
+    ("order 6b0e1c7a-0000-4000-8000-0123456789ab at 0xFFab", "order # at #"),
+    ("no digits", "no digits"),
+    ("x" * 300, "x" * 200),
+    (None, None),
+]
+"""What was said, and what is kept of it."""
+
+
+def test_reasons_without_numbers(spark: SparkSession) -> None:
+    rows = [
+        failed(1, 1, 1, reason=said, records=records, group_id=str(place))
+        for place, (said, _) in enumerate(REASONS)
+        for records in (1, 9)
+    ]
+    found = by(transform.reasons(transform.troubles(frame(spark, rows))), "group_id")
+    assert len(found) == len(REASONS)
+    for place, (_, kept) in enumerate(REASONS):
+        row = found[str(place)]
+        assert (row["reason"], row["records"], row["ranges"]) == (kept, 10, 2)
 
 
 # -- what it costs --------------------------------------------------------------------------------

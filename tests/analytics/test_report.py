@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,13 +11,14 @@ import pytest
 from sharecoord.analytics.errors import AnalyticsError
 from sharecoord.analytics.fairness.settings import FairnessSettings
 from sharecoord.analytics.fairness.transform import acquired
+from sharecoord.analytics.jobs import JobResult
 from sharecoord.analytics.report import job, transform
 from sharecoord.analytics.report.model import HEAT_ROWS, MEMBERS_LISTED, POINTS, TIMES
 from sharecoord.bench.engine.cell import Cell, Consumer
 from sharecoord.bench.engine.figures import Interval
 from sharecoord.bench.engine.trial import Outcome
 from sharecoord.bench.run.events import EVENTS_NAME, EventFolder
-from tests.analytics.support import at, by, change, dicts, event, frame, handed, sample, write
+from tests.analytics.support import Row, at, by, change, dicts, event, frame, handed, sample, write
 from tests.unit.bench.engine.support import MS, make_samples, make_trial
 
 if TYPE_CHECKING:
@@ -109,33 +111,10 @@ def test_nothing_of_it_runs_in_python(spark: SparkSession, members: DataFrame) -
         assert "Python" not in plan
 
 
-def test_a_folder_of_events_becomes_a_page(spark: SparkSession, tmp_path: Path) -> None:
-    rows = [sample(s, "fast", 9, 9) for s in range(1, 31)]
-    rows += [sample(s, "starved", 9, 0) for s in range(1, 31)]
-    changed = {"first_offset": 0, "last_offset": 8, "delivery_count": 1}
-    for number in range(30):
-        given = {"change_sequence": 2 * number + 1, **changed}
-        rows.append(handed(number, "fast", 9, state="acquired", available_ms=3, **given))
-        given = {**given, "change_sequence": 2 * number + 2, "held_ms": 5, "lock_ms": 30_000}
-        rows.append(change(number, "accepted", "fast", 9, state="acknowledged", **given))
-    write(tmp_path / "events", rows)
-    settings = job.ReportSettings(window_ms=1_000)
-    result = job.run(spark, str(tmp_path / "events"), str(tmp_path / "out"), settings=settings)
-    assert result.page == tmp_path / "out" / "report.html"
-    ((group, words),) = [(row["group_id"], row["verdicts"]) for row in result.rows]
-    assert group == "g"
-    assert words[0].startswith("unfair: 1 of 2 members starved")
-    assert " since " in words[0]
-    text = result.page.read_text(encoding="utf-8")
-    assert words[0] in text
-    assert 'class="h0"' in text
-    tables = {path.name for path in (tmp_path / "out").iterdir()}
-    assert {"fairness_groups", "lag_partitions", "poison_groups", "locks_groups"} <= tables
-
-
-def test_kafkas_own_group_stands_beside_ours(spark: SparkSession, tmp_path: Path) -> None:
+def of_kafka_and_ours(root: Path) -> None:
+    """Events of the benchmark, of Kafka's own group and of ours."""
     seconds, members = 8, 10
-    folder = EventFolder(tmp_path, float(seconds))
+    folder = EventFolder(root, float(seconds))
     for consumer, served in ((Consumer.SHARECOORD, members), (Consumer.KAFKA_SHARE, 4)):
         cell = Cell(consumer, consumers=members, work_ms=5.0)
         given = [
@@ -146,14 +125,60 @@ def test_kafkas_own_group_stands_beside_ours(spark: SparkSession, tmp_path: Path
         window = Interval(1000 * MS, 1000 * (1 + seconds) * MS)
         outcome = Outcome(make_trial(0, 1), make_samples(*given), window)
         folder.add(outcome, cell, str(consumer))
+
+
+def of_one_that_starves() -> list[Row]:
+    """Events of a group of two members, one of which gets all."""
+    rows = [sample(s, "fast", 9, 9) for s in range(1, 31)]
+    rows += [sample(s, "starved", 9, 0) for s in range(1, 31)]
+    changed = {"first_offset": 0, "last_offset": 8, "delivery_count": 1}
+    for number in range(30):
+        given = {"change_sequence": 2 * number + 1, **changed}
+        rows.append(handed(number, "fast", 9, state="acquired", available_ms=3, **given))
+        given = {**given, "change_sequence": 2 * number + 2, "held_ms": 5, "lock_ms": 30_000}
+        rows.append(change(number, "accepted", "fast", 9, state="acknowledged", **given))
+    return rows
+
+
+@pytest.fixture(scope="module")
+def reported(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> job.ReportResult:
+    """The report on three groups."""
+    root = tmp_path_factory.mktemp("report")
+    of_kafka_and_ours(root)
+    write(root / EVENTS_NAME, of_one_that_starves())
     settings = job.ReportSettings(window_ms=1_000)
-    events = str(tmp_path / EVENTS_NAME)
-    result = job.run(spark, events, str(tmp_path / "out"), settings=settings)
-    found = {row["group_id"]: row["verdicts"] for row in result.rows}
-    assert list(found) == [str(Consumer.KAFKA_SHARE), str(Consumer.SHARECOORD)]
+    return job.run(spark, str(root / EVENTS_NAME), str(root / "out"), settings=settings)
+
+
+def test_a_folder_of_events_becomes_a_page(reported: job.ReportResult) -> None:
+    assert reported.page.name == "report.html"
+    (words,) = [row["verdicts"] for row in reported.rows if row["group_id"] == "g"]
+    assert words[0].startswith("unfair: 1 of 2 members starved")
+    assert " since " in words[0]
+    text = reported.page.read_text(encoding="utf-8")
+    assert words[0] in text
+    assert 'class="h0"' in text
+    tables = {path.name for path in reported.page.parent.iterdir()}
+    assert {"fairness_groups", "lag_partitions", "poison_groups", "locks_groups"} <= tables
+
+
+def test_kafkas_own_group_stands_beside_ours(reported: job.ReportResult) -> None:
+    found = {row["group_id"]: row["verdicts"] for row in reported.rows}
+    assert list(found) == [str(Consumer.KAFKA_SHARE), "g", str(Consumer.SHARECOORD)]
     assert found[str(Consumer.KAFKA_SHARE)][0].startswith("unfair: 6 of 10 members starved")
     assert found[str(Consumer.SHARECOORD)][0].startswith("fair")
-    assert result.page.read_text(encoding="utf-8").count('aria-label="What each member got') == 2
+    page = reported.page.read_text(encoding="utf-8")
+    assert page.count('aria-label="What each member got') == len(found)
+
+
+def test_events_that_are_there_twice_end_it_after_the_first_job(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    doubled = SimpleNamespace(write=lambda *_: JobResult([], twice=3))
+    monkeypatch.setattr(job, "fairness", SimpleNamespace(JOB=doubled))
+    monkeypatch.setattr(job, "lag", None)  # which is not reached
+    log: Any = None
+    assert job.JOB.write(log, "out", job.ReportSettings(), log).twice == 3
 
 
 def test_a_page_needs_a_place_on_this_machine() -> None:

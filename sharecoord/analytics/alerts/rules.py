@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import yaml
 
 from sharecoord.config.setting import nearest
+from sharecoord.config.sources import yaml_root
 from sharecoord.config.values import parse_duration_ms
 from sharecoord.errors import InvalidConfigError
 
@@ -96,23 +97,11 @@ def read_rules(path: Path) -> tuple[Rule, ...]:
         InvalidConfigError: Unreadable, not YAML, or a field that is unknown, missing, set twice or
             malformed; names file, line, field and fix.
     """
-    try:
-        content = path.read_bytes()
-        if len(content) > FILE_BYTES_MAX:
-            raise InvalidConfigError(
-                f"{path}: it has more than {FILE_BYTES_MAX >> 20} MiB: is it the file of rules?"
-            )
-        text = content.decode("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise InvalidConfigError(f'--alerts "{path}" can not be read: {reason}') from None
-    try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        place = f"{path}:{mark.line + 1}" if mark is not None else str(path)
-        problem = getattr(error, "problem", None) or "it can not be read"
-        raise InvalidConfigError(f"{place}: not valid YAML: {problem}") from None
+    if path.is_file() and path.stat().st_size > FILE_BYTES_MAX:
+        raise InvalidConfigError(
+            f"{path}: it has more than {FILE_BYTES_MAX >> 20} MiB: is it the file of rules?"
+        )
+    root = yaml_root(path, f'--alerts "{path}" can not be read')
     return _Reader(path).rules(root)
 
 

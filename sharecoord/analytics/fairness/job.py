@@ -48,13 +48,13 @@ def _write(
         HANDED, lambda events: transform.acquired(events, settings), window_ms=window_ms
     )
     with jobs.persisted(member_samples), naming(log, histogram, census_rows) as named:
-        steps.at(1, "windows")
+        steps.next()
         rows = transform.windows(member_samples, handed_out, settings)
         windows = jobs.save(named(rows), out, WINDOWS)
-        steps.at(2, "members")
+        steps.next()
         rows = transform.members(member_samples, histogram, settings)
         members = jobs.save(named(rows), out, MEMBERS)
-        steps.at(3, "groups")
+        steps.next()
         # No other name of these two is shown.
         histogram, census_rows = named(histogram, "group_id"), named(census_rows, "group_id")
         groups = jobs.save(transform.groups(windows, members, histogram, census_rows), out, GROUPS)
@@ -67,8 +67,7 @@ JOB: Final = jobs.Job(
     "How fair share groups were.",
     _write,
     FairnessSettings,
-    first_step="windows",
-    steps=3,
+    ("windows", "members", "groups"),
     add_options=jobs.add_window,
     chosen=lambda given: FairnessSettings(window_ms=given.window),
 )

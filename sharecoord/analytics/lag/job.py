@@ -49,15 +49,15 @@ def _write(log: EventLog, out: str | None, settings: LagSettings, steps: Steps) 
     )
     census_rows = census_of_log(log, changes, window_ms=window_ms)
     with jobs.persisted(*log.of_unrolled(changes, window_ms=window_ms), census_rows):
-        steps.at(1, "windows")
+        steps.next()
         happened = transform.happened(log.partial_rows(HAPPENED, changes, window_ms=window_ms))
         rows = transform.windows(sampled, happened, settings)
         windows = jobs.save(rows, out, WINDOWS)
-        steps.at(2, "stretches")
+        steps.next()
         stretches = jobs.save(transform.stretches(windows), out, STRETCHES)
-        steps.at(3, "causes")
+        steps.next()
         causes = jobs.save(transform.causes(windows), out, CAUSES)
-        steps.at(4, "share-partitions")
+        steps.next()
         rows = transform.partitions(windows, stretches, causes, trends(windows), census_rows)
         partitions = jobs.save(rows, out, PARTITIONS)
         order = [F.desc("behind"), F.desc("waiting"), *map(F.col, transform.PLACE)]
@@ -70,8 +70,7 @@ JOB: Final = jobs.Job(
     "How far behind share groups are, and why.",
     _write,
     LagSettings,
-    first_step="windows",
-    steps=4,
+    ("windows", "stretches", "causes", "share-partitions"),
     add_options=jobs.add_window,
     chosen=lambda given: LagSettings(window_ms=given.window),
 )

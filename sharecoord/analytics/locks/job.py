@@ -34,9 +34,9 @@ def _write(log: EventLog, out: str | None, _: None, steps: Steps) -> jobs.JobRes
     attempt_rows = log.summed_rows(ATTEMPTS, attempts)
     census_rows = census_of_log(log, change_bits)
     with jobs.persisted(attempt_rows, census_rows):
-        steps.at(1, "members")
+        steps.next()
         jobs.save(transform.members(attempt_rows), out, MEMBERS)
-        steps.at(2, "groups")
+        steps.next()
         groups = jobs.save(transform.groups(attempt_rows, census_rows), out, GROUPS)
         rows_of_groups = jobs.listed(groups, "group_id")
         return jobs.JobResult(rows_of_groups, JSON_KEYS, **result_fields(census_rows))
@@ -47,8 +47,7 @@ JOB: Final = jobs.Job(
     "How long locks are held, and which duration would fit.",
     _write,
     lambda: None,
-    first_step="members",
-    steps=2,
+    ("members", "groups"),
 )
 run = JOB.run
 main = JOB.main

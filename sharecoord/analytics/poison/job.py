@@ -47,15 +47,15 @@ def _write(
     worst_records = transform.top(transform.records(troubles), settings.top)
     worst_keys = transform.top(keys, settings.top)
     with jobs.persisted(attempt_rows, troubles, census_rows, keys, worst_records, worst_keys):
-        steps.at(1, "attempts")
+        steps.next()
         deliveries = jobs.save(transform.deliveries(attempt_rows), out, DELIVERIES)
         members = jobs.save(transform.members(attempt_rows), out, MEMBERS)
         jobs.save(transform.expiries(members), out, EXPIRIES)
-        steps.at(2, "failures")
+        steps.next()
         jobs.save(transform.worst_records(worst_records, troubles), out, RECORDS)
         jobs.save(transform.worst_keys(worst_keys, troubles), out, KEYS)
         reasons = jobs.save(transform.reasons(troubles), out, REASONS)
-        steps.at(3, "groups")
+        steps.next()
         rows = transform.groups(deliveries, members, keys, reasons, census_rows)
         groups = jobs.save(rows, out, GROUPS)
         rows_of_groups = jobs.listed(groups, "group_id")
@@ -71,8 +71,7 @@ JOB: Final = jobs.Job(
     "What fails in share groups, and what it costs.",
     _write,
     PoisonSettings,
-    first_step="attempts",
-    steps=3,
+    ("attempts", "failures", "groups"),
     add_options=_add_top,
     chosen=lambda given: PoisonSettings(top=given.top),
 )

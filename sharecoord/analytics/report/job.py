@@ -1,32 +1,36 @@
-"""The report: runs the jobs on fairness, lag, failures and locks, and shows it all on one page.
+"""The report: what the jobs on fairness, lag, failures and locks find, shown on one page.
 
 It runs on a cluster as `fairness.job`; the driver writes the page.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from sharecoord.analytics import frames, jobs, progress
+from sharecoord.analytics import jobs
 from sharecoord.analytics.errors import AnalyticsError
 from sharecoord.analytics.fairness import job as fairness
 from sharecoord.analytics.fairness.settings import FairnessSettings
-from sharecoord.analytics.frames import Range
 from sharecoord.analytics.lag import job as lag
 from sharecoord.analytics.lag.settings import LagSettings
 from sharecoord.analytics.locks import job as locks
 from sharecoord.analytics.places import Place
 from sharecoord.analytics.poison import job as poison
-from sharecoord.analytics.report.model import GroupPart, Report
+from sharecoord.analytics.poison.settings import PoisonSettings
+from sharecoord.analytics.report.model import GroupPart, Report, Row
 from sharecoord.analytics.report.page import page
 from sharecoord.analytics.report.verdict import verdicts
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from sharecoord.analytics.progress import Steps
+    from sharecoord.analytics.rollups import EventLog
 
 NAME: Final = "sharecoord report"
 PAGE_NAME: Final = "report.html"
@@ -35,13 +39,6 @@ GROUPS_DRAWN: Final = 20
 JSON_KEYS: Final = ("group", "verdicts")
 
 _Rows = list[dict[str, Any]]
-
-
-@dataclass(slots=True)
-class ReportResult(jobs.JobResult):
-    """A row per group that is drawn, worst first: `group_id` and `verdicts`; and the page."""
-
-    page: Path = Path(PAGE_NAME)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,57 +63,64 @@ class ReportSettings:
         return Path(out.removeprefix("file://")) / PAGE_NAME
 
 
-def run(
-    spark: SparkSession,
-    events: Place,
-    out: str,
-    *,
-    wanted: Range = Range(),  # noqa: B008 - immutable
-    settings: ReportSettings | None = None,
-    skip_corrupt: bool = False,
-) -> ReportResult:
-    """Reads events, writes the tables of four jobs and the page.
+@dataclass(slots=True)
+class ReportResult(jobs.JobResult):
+    """A row per group that is drawn, worst first: `group_id` and `verdicts`; and the page."""
 
-    Args:
-        spark: The session.
-        events: Folder or topic of the events.
-        out: Folder of the tables, made when it is not there; not inside of `events`.
-        wanted: Time range and groups.
-        settings: Windows, and the file of the page.
-        skip_corrupt: Leave out files that can not be read, and name them in the result.
+    groups: list[GroupPart] = field(default_factory=list)
+    """Groups that are drawn."""
+    left_out: list[Row] = field(default_factory=list)
+    """Rows of `fairness_groups` of the other groups."""
+    period: tuple[str, str] | None = None
+    """Times of the first and the last event."""
+    page: Path = Path(PAGE_NAME)
 
-    Raises:
-        AnalyticsError: A job can not be done; its subclasses say why.
-    """
-    chosen = settings or ReportSettings()
-    place = chosen.page_in(out)
-    window_ms = chosen.window_ms
 
-    def result_of(job: Any, own: Any) -> jobs.JobResult:
-        result: jobs.JobResult = job.run(
-            spark, events, out, wanted=wanted, settings=own, skip_corrupt=skip_corrupt
-        )
-        return result
+class _ReportJob(jobs.Job[ReportSettings, ReportResult]):
+    """A job that also writes a page."""
 
-    first = result_of(fairness, FairnessSettings(window_ms=window_ms))
-    lag_rows = result_of(lag, LagSettings(window_ms=window_ms)).rows
-    poison_rows, locks_rows = result_of(poison, None).rows, result_of(locks, None).rows
-    parts = _parts(first.rows, lag_rows, poison_rows, locks_rows)
-    events_read = frames.read_events(spark, events, wanted, without=first.findings.skipped)
-    with progress.shown(spark, "plots"):
+    def run(
+        self, spark: SparkSession, events: Place, out: str | None, **given: Any
+    ) -> ReportResult:
+        """Reads events, writes the tables of four jobs and the page; see `jobs.Job.run`."""
+        assert out is not None, "the plots are made of the tables"
+        settings = given.get("settings") or ReportSettings()
+        place = settings.page_in(out)
+        result = jobs.Job.run(self, spark, events, out, **given)
         report = Report(
             str(events),
-            window_ms,
-            _period(events_read),
+            settings.window_ms,
+            result.period,
             f"{datetime.now(UTC):%Y-%m-%d %H:%M:%SZ}",
-            _with_plots(spark, events_read, out, window_ms, parts[:GROUPS_DRAWN]),
-            [part.fairness for part in parts[GROUPS_DRAWN:] if part.fairness],
-            first.warnings(),
+            result.groups,
+            result.left_out,
+            result.warnings(),
         )
-    _replace(place, page(report))
-    rows = [{"group_id": part.group_id, "verdicts": verdicts(part)} for part in report.groups]
+        _replace(place, page(report))
+        result.page = place
+        return result
+
+
+def _write(log: EventLog, out: str | None, settings: ReportSettings, steps: Steps) -> ReportResult:
+    """Writes the tables of the four jobs; returns the groups with the rows of their plots."""
+    window_ms = settings.window_ms
+    fair = fairness.JOB.write(log, out, FairnessSettings(window_ms=window_ms), steps)
+    if fair.twice:  # which is an error: the other jobs would be for nothing
+        return ReportResult([], twice=fair.twice)
+    lagging = lag.JOB.write(log, out, LagSettings(window_ms=window_ms), steps)
+    failing = poison.JOB.write(log, out, PoisonSettings(), steps)
+    locked = locks.JOB.write(log, out, None, steps)
+    parts = _parts(fair.rows, lagging.rows, failing.rows, locked.rows)
+    steps.next()
+    drawn = _with_plots(log.rows, f"{out}", window_ms, parts[:GROUPS_DRAWN])
     return ReportResult(
-        rows, JSON_KEYS, first.findings, first.lost, first.schema_version, page=place
+        [{"group_id": part.group_id, "verdicts": verdicts(part)} for part in drawn],
+        JSON_KEYS,
+        lost=fair.lost,
+        schema_version=fair.schema_version,
+        groups=drawn,
+        left_out=[part.fairness for part in parts[GROUPS_DRAWN:] if part.fairness],
+        period=_period(log.rows),
     )
 
 
@@ -162,7 +166,7 @@ def _by_group(rows: _Rows) -> dict[str, _Rows]:
 
 
 def _with_plots(
-    spark: SparkSession, events: DataFrame, out: str, window_ms: int, parts: list[GroupPart]
+    events: DataFrame, out: str, window_ms: int, parts: list[GroupPart]
 ) -> list[GroupPart]:
     """The same groups with the rows of their plots; whatever is collected is bounded per group."""
     from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
@@ -178,7 +182,7 @@ def _with_plots(
         return frame.where(F.col("group_id").isin(*names))
 
     def table(name: str) -> DataFrame:
-        return chosen(spark.read.parquet(f"{out}/{name}"))
+        return chosen(events.sparkSession.read.parquet(f"{out}/{name}"))
 
     def listed(frame: DataFrame, *order: str) -> dict[str, _Rows]:
         return _by_group(jobs.listed(frame, *order))
@@ -206,27 +210,22 @@ def _with_plots(
     return [replace(part, **plotted(part.group_id)) for part in parts]
 
 
-# -- spark-submit ---------------------------------------------------------------------------------
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Runs the report with the options of `spark-submit job.py`; returns the exit code."""
-    options = jobs.parser(NAME, "All findings on share groups on one page.")
+def _add_options(options: argparse.ArgumentParser) -> None:
     options.add_argument("--page", type=Path, help=f"The page; {PAGE_NAME} in --out without it.")
     jobs.add_window(options)
-    return jobs.submitted(
-        options,
-        argv,
-        lambda spark, given, wanted: run(
-            spark,
-            given.place,
-            given.out,
-            wanted=wanted,
-            settings=ReportSettings(given.window, given.page),
-            skip_corrupt=given.skip_corrupt,
-        ),
-    )
 
+
+JOB: Final = _ReportJob(
+    NAME,
+    "All findings on share groups on one page.",
+    _write,
+    ReportSettings,
+    (*fairness.JOB.steps, *lag.JOB.steps, *poison.JOB.steps, *locks.JOB.steps, "plots"),
+    add_options=_add_options,
+    chosen=lambda given: ReportSettings(given.window, given.page),
+)
+run = JOB.run
+main = JOB.main
 
 if __name__ == "__main__":
     sys.exit(main())

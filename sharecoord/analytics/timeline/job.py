@@ -157,8 +157,7 @@ JOB: Final = jobs.Job(
     "The life of one record, key or member.",
     _write,
     lambda: make_wanted(""),  # which says what is missing
-    first_step="events",
-    steps=1,
+    ("events",),
     add_options=_add_options,
     chosen=_chosen,
 )

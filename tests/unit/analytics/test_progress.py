@@ -33,8 +33,9 @@ def test_a_line_says_step_and_tasks(
     assert progress.LINE_S <= 10
     monkeypatch.setattr(progress, "LINE_S", 0.01)
     session: Any = Session()
-    with progress.shown(session, "windows", steps=4) as bar:
-        bar.at(2, "stretches")
+    with progress.shown(session, "windows", "stretches", "causes", "share-partitions") as steps:
+        steps.next()
+        steps.next()
         for _ in range(2):
             session.asked.clear()
             assert session.asked.wait(30)
