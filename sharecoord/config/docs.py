@@ -80,7 +80,7 @@ def render() -> str:
         meaning = (section_class.__doc__ or "").strip()
         parts.append(f"### {section}\n\n{meaning}\n")
         parts.append(_table(settings_of(section_class).values(), with_variable=True))
-    parts += [_GROUP_INTRODUCTION, _table(GROUP_SETTINGS, with_variable=False)]
+    parts += [_GROUP_INTRODUCTION, _table(GROUP_SETTINGS.values(), with_variable=False)]
     parts += [_KAFKA_INTRODUCTION, table("Key | Reason", _coded(sorted(OWNED_KEYS.items())))]
     free = [*FREE_VARIABLES.items(), *((f"{p}…", meaning) for p, meaning in FREE_PREFIXES.items())]
     free.append(("SHARECOORD_…_SERVICE_HOST, …_PORT", "set by Kubernetes for services"))

@@ -50,7 +50,19 @@ _JAVA_ONLY_NAMES: Final = """
     ssl.protocol ssl.provider ssl.secure.random.implementation ssl.trustmanager.algorithm
     transaction.two.phase.commit.enable value.deserializer value.serializer
 """
-_JAVA_ONLY: Final = frozenset(_JAVA_ONLY_NAMES.split())
+_LEFT_OUT: Final = {
+    **dict.fromkeys(_JAVA_ONLY_NAMES.split(), "it has no effect outside Java clients"),
+    "ssl.truststore.type": None,
+    "ssl.truststore.password": "a PEM file with certificates has no password",
+    "ssl.keystore.type": None,
+}
+"""Keys that are left out, with the reason that a warning gives; None = without a warning."""
+_RENAMED: Final = {
+    "ssl.truststore.certificates": "ssl.ca.pem",
+    "ssl.truststore.location": "ssl.ca.location",
+    "ssl.keystore.certificate.chain": "ssl.certificate.pem",
+    "ssl.keystore.key": "ssl.key.pem",
+}
 # Refused: leaving these out would change who the client is or whom it trusts.
 _JAVA_CLASSES: Final = {
     "config.providers": "write the values themselves, or set them as SHARECOORD_KAFKA__… variables",
@@ -162,16 +174,15 @@ class _Translation:
                 raise self._error(key, f"needs a Java program: {_JAVA_CLASSES[key]}")
         self._translate_jaas()
         self._refuse_java_stores()
-        self._translate_truststore()
-        self._translate_keystore()
+        self._translate_pem_keystore()
         # Java says "do not check the host name" with an empty text, librdkafka with "none".
         if self._left.get("ssl.endpoint.identification.algorithm") == "":
             self._left["ssl.endpoint.identification.algorithm"] = "none"
         for key in list(self._left):
-            if key in _JAVA_ONLY:
-                self._drop(key, "it has no effect outside Java clients")
+            if key in _LEFT_OUT:
+                self._drop(key, _LEFT_OUT[key])
             else:
-                self._move(key, key)
+                self._move(key, _RENAMED.get(key, key))
         return KafkaProperties(self._out, self._out_lines, tuple(self._warnings))
 
     def _translate_jaas(self) -> None:
@@ -253,27 +264,14 @@ class _Translation:
         java = java or self._path.suffix.lower() == ".properties"
         return "JKS" if java or location.endswith(".jks") else "PKCS12"
 
-    def _translate_truststore(self) -> None:
-        if "ssl.truststore.certificates" in self._left:
-            self._move("ssl.truststore.certificates", "ssl.ca.pem")
-        if "ssl.truststore.location" in self._left:
-            self._move("ssl.truststore.location", "ssl.ca.location")
-        self._drop("ssl.truststore.type", None)
-        self._drop("ssl.truststore.password", "a PEM file with certificates has no password")
-
-    def _translate_keystore(self) -> None:
-        if "ssl.keystore.certificate.chain" in self._left:
-            self._move("ssl.keystore.certificate.chain", "ssl.certificate.pem")
-        if "ssl.keystore.key" in self._left:
-            self._move("ssl.keystore.key", "ssl.key.pem")
-        if "ssl.keystore.location" in self._left and self._type("keystore") == "PEM":
-            # Java's PEM keystore holds key and chain in one file.
-            location = self._left["ssl.keystore.location"]
+    def _translate_pem_keystore(self) -> None:
+        """Java's PEM keystore holds key and chain in one file, librdkafka's are two."""
+        location = self._left.get("ssl.keystore.location")
+        if location is not None and self._type("keystore") == "PEM":
             self._out["ssl.key.location"] = location
             self._out_lines["ssl.key.location"] = self._lines["ssl.keystore.location"]
             self._move("ssl.keystore.location", "ssl.certificate.location")
             self._drop("ssl.keystore.password", "ssl.key.password protects a PEM key")
-        self._drop("ssl.keystore.type", None)
 
     def _move(self, key: str, target: str) -> None:
         if target in self._out or (target != key and target in self._left):

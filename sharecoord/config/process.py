@@ -168,7 +168,7 @@ def load(
 
 
 def _known_names() -> list[str]:
-    return [*PROCESS_SETTINGS.names, *(_GROUP + name for name in GROUP_SETTINGS.names)]
+    return [*PROCESS_SETTINGS, *(_GROUP + name for name in GROUP_SETTINGS)]
 
 
 def _refuse_unknown(merged: Mapping[str, Raw]) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from enum import StrEnum
 from typing import Any, Final, TypeVar
 
@@ -219,29 +219,15 @@ def _fold(name: str) -> str:
     return name.lower().replace("_", ".").replace("-", ".")
 
 
-class SettingsTable:
+class SettingsTable(dict[str, Setting]):
     """Settings by name, in the order of their description."""
 
     def __init__(self, settings: Iterable[Setting]) -> None:
-        self._settings: dict[str, Setting] = {}
+        super().__init__()
         for setting in settings:
-            if setting.name in self._settings:
+            if setting.name in self:
                 raise ValueError(f"setting {setting.name} is described twice")
-            self._settings[setting.name] = setting
-
-    def __iter__(self) -> Iterator[Setting]:
-        return iter(self._settings.values())
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._settings
-
-    def __len__(self) -> int:
-        return len(self._settings)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """All names, in order."""
-        return tuple(self._settings)
+            self[setting.name] = setting
 
     def find(self, name: str, *, where: str = "") -> Setting:
         """The setting with this name.
@@ -249,10 +235,9 @@ class SettingsTable:
         Raises:
             InvalidConfigError: There is none; names the nearest one.
         """
-        setting = self._settings.get(name)
-        if setting is None:
-            raise unknown_name(name, self._settings, where=where)
-        return setting
+        if name not in self:
+            raise unknown_name(name, self, where=where)
+        return self[name]
 
 
 def settings_of(config_class: type) -> dict[str, Setting]:

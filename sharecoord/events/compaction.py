@@ -59,68 +59,75 @@ class Joined(NamedTuple):
     """None when nothing was done."""
 
 
-def compact(
-    folder: EventFolder, *, before: date, file_max_bytes: int, dry_run: bool = False
-) -> Iterator[Joined]:
-    """Joins the small files of each date and group.
+class EventTools(EventFolder):
+    """A folder of the event log with the work of compaction on it."""
 
-    First it ends a run that was killed, and makes Parquet files of the spool of writers that have
-    died. Files that can not be read, files of a newer release, and files of a segment that a writer
-    may write again stay as they are.
+    def spooled(self, group_id: str) -> Iterator[dict[str, Any]]:
+        """The rows of a group that are in no Parquet file yet; `time` in microseconds."""
+        for _, row in waiting_rows(self.root, group_id):
+            yield row
 
-    Args:
-        folder: The event log.
-        before: Only dates before this one.
-        file_max_bytes: About the size of the new files; files of this size stay as they are.
-        dry_run: Only yield the files that would be joined.
+    def compact(
+        self, *, before: date | None, file_max_bytes: int, dry_run: bool = False
+    ) -> Iterator[Joined]:
+        """Joins the small files of each date and group.
 
-    Raises:
-        EventsFolderInUseError: Another command changes the folder.
-        OSError: No room; files that were not joined are as before.
-    """
-    if dry_run:
-        for files in _plan(folder, before, file_max_bytes):
-            yield _joined(files, None)
-        return
-    with folder.locked():
-        for path in spool_files(folder.root):
-            finish_left(path, folder.root, file_max_bytes)
-        for _, directory in folder.group_directories():
-            recover(directory)
-        for files in _plan(folder, before, file_max_bytes):
+        First it ends a run that was killed, and makes Parquet files of the spool of writers that
+        have died. Files that can not be read, files of a newer release, and files of a segment
+        that a writer may write again stay as they are.
+
+        Args:
+            before: Only dates before this one; None: those that are over.
+            file_max_bytes: About the size of the new files; files of this size stay as they are.
+            dry_run: Only yield the files that would be joined.
+
+        Raises:
+            EventsFolderInUseError: Another command changes the folder.
+            OSError: No room; files that were not joined are as before.
+        """
+        before = before or datetime.now(UTC).date()
+        if dry_run:
+            for files in _plan(self, before, file_max_bytes):
+                yield _joined(files, None)
+            return
+        with self.locked():
+            for path in spool_files(self.root):
+                finish_left(path, self.root, file_max_bytes)
+            for _, directory in self.group_directories():
+                recover(directory)
+            for files in _plan(self, before, file_max_bytes):
+                try:
+                    yield _joined(files, join(files))
+                except BadFileError as error:
+                    log.error("event log: files are left as they are", reason=str(error))
+            self.roll_up(before)
+
+    def roll_up(self, before: date = date.max) -> None:
+        """Makes the rollups of large files that have none; deletes rollups of files that are gone.
+
+        Only for dates before `before`. Files that can not be read are logged and passed over.
+
+        Raises:
+            OSError: No room.
+        """
+        for left in self.root.glob(f"{DIRECTORY}/date=*/group=*/_*{PART_SUFFIX}"):
+            left.unlink(missing_ok=True)
+        for day, path in self.rollups():
+            events = events_path(path)
+            if day < before and not (events.exists() or (events.parent / JOURNAL).exists()):
+                path.unlink(missing_ok=True)
+        for day, path in self.files():
+            if day >= before or rollup_path(path).exists():
+                continue
             try:
-                yield _joined(files, join(files))
-            except BadFileError as error:
-                log.error("event log: files are left as they are", reason=str(error))
-        roll_up_all(folder, before)
-
-
-def roll_up_all(folder: EventFolder, before: date) -> None:
-    """Makes the rollups of large files that have none; deletes rollups of files that are gone.
-
-    Only for dates before `before`. Files that can not be read are logged and passed over.
-
-    Raises:
-        OSError: No room.
-    """
-    for left in folder.root.glob(f"{DIRECTORY}/date=*/group=*/_*{PART_SUFFIX}"):
-        left.unlink(missing_ok=True)
-    for day, path in folder.rollups():
-        events = events_path(path)
-        if day < before and not (events.exists() or (events.parent / JOURNAL).exists()):
-            path.unlink(missing_ok=True)
-    for day, path in folder.files():
-        if day >= before or rollup_path(path).exists():
-            continue
-        try:
-            with pq.ParquetFile(path) as file:
-                is_large = file.metadata.num_rows >= ROWS_MIN
-            if is_large:
-                roll_up(path, folder.root, _batches(path, ROWS_MIN))
-        except FileNotFoundError:
-            continue
-        except (BadFileError, pa.ArrowException) as error:
-            log.error("event log: a file has no rollups", file=str(path), reason=str(error))
+                with pq.ParquetFile(path) as file:
+                    is_large = file.metadata.num_rows >= ROWS_MIN
+                if is_large:
+                    roll_up(path, self.root, _batches(path, ROWS_MIN))
+            except FileNotFoundError:
+                continue
+            except (BadFileError, pa.ArrowException) as error:
+                log.error("event log: a file has no rollups", file=str(path), reason=str(error))
 
 
 def _joined(files: list[FileFacts], bytes_after: int | None) -> Joined:
@@ -239,23 +246,3 @@ def recover(directory: Path) -> None:
 
 def _part(directory: Path, name: str) -> Path:
     return directory / f"_{name}{PART_SUFFIX}"
-
-
-class EventTools(EventFolder):
-    """A folder of the event log with the work of compaction on it."""
-
-    def spooled(self, group_id: str) -> Iterator[dict[str, Any]]:
-        """The rows of a group that are in no Parquet file yet; `time` in microseconds."""
-        for _, row in waiting_rows(self.root, group_id):
-            yield row
-
-    def compact(
-        self, *, before: date | None, file_max_bytes: int, dry_run: bool
-    ) -> Iterator[Joined]:
-        """Joins small files, by default of the dates that are over; see `compact`."""
-        last = before or datetime.now(UTC).date()
-        return compact(self, before=last, file_max_bytes=file_max_bytes, dry_run=dry_run)
-
-    def roll_up(self) -> None:
-        """Makes the rollups of large files that have none; see `roll_up_all`."""
-        roll_up_all(self, date.max)

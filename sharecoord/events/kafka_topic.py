@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final
 
 import pyarrow as pa
@@ -44,18 +44,6 @@ class _Waiting:
         self.since_s = since_s
         self.records: list[Record] = []
         self.rows = 0
-
-
-def open_topic(settings: Mapping[str, str], topic: str) -> EventProducer:
-    """A producer for a topic that is there.
-
-    Raises:
-        InvalidConfigError: Kafka refuses the topic, librdkafka a key.
-        KafkaUnavailableError: No answer in time.
-    """
-    producer = EventProducer(settings, topic)
-    producer.open()
-    return producer
 
 
 class KafkaSink:

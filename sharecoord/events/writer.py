@@ -70,10 +70,13 @@ def open_sink(settings: WriterSettings) -> WriterSink:
             f"loaded ({error}): pip install 'sharecoord[events]'"
         ) from error
     if settings.kind == EventsSinkKind.KAFKA:
-        from sharecoord.events.kafka_topic import KafkaSink, open_topic
+        from sharecoord.events.kafka_topic import KafkaSink
+        from sharecoord.kafka.event_producer import EventProducer
 
+        topic = EventProducer(settings.kafka, settings.target)
+        topic.open()
         return KafkaSink(
-            open_topic(settings.kafka, settings.target),
+            topic,
             name=f"kafka:{settings.target}",
             coordinator_id=settings.coordinator_id,
         )

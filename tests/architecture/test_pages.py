@@ -172,7 +172,7 @@ def test_extras_exist() -> None:
 # -- settings, metrics, paths ---------------------------------------------------------------------
 
 
-OWN_SETTINGS = {setting.name for table in (GROUP_SETTINGS, PROCESS_SETTINGS) for setting in table}
+OWN_SETTINGS = {*GROUP_SETTINGS, *PROCESS_SETTINGS}
 SECTIONS = {name.partition(".")[0] for name in OWN_SETTINGS} - {"kafka", "store"}
 """Kafka's settings are Kafka's; `store.db` is a file."""
 

@@ -17,7 +17,7 @@ def test_the_document_in_the_tree_is_current(capsys: pytest.CaptureFixture[str])
 
 def test_every_setting_is_documented() -> None:
     text = docs.render()
-    for setting in (*PROCESS_SETTINGS, *GROUP_SETTINGS):
+    for setting in (*PROCESS_SETTINGS.values(), *GROUP_SETTINGS.values()):
         assert f"| `{setting.name}` |" in text
         assert setting.meaning in text
 

@@ -47,7 +47,7 @@ def test_without_settings_the_defaults_are_kafkas() -> None:
     assert {entry.source for entry in config.entries()} == {GroupSource.DEFAULT}
 
 
-@pytest.mark.parametrize("setting", GROUP_SETTINGS, ids=lambda setting: setting.name)
+@pytest.mark.parametrize("setting", GROUP_SETTINGS.values(), ids=lambda setting: setting.name)
 def test_every_default_is_legal_and_described(setting) -> None:  # type: ignore[no-untyped-def]
     assert setting.parse(setting.render(setting.default)) == setting.default
     assert setting.meaning.endswith(".")

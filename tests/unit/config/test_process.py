@@ -54,7 +54,7 @@ def test_nothing_set_gives_the_documented_defaults() -> None:
     assert {row.source for row in config.effective()} == {Source.DEFAULT}
 
 
-@pytest.mark.parametrize("setting", PROCESS_SETTINGS, ids=lambda setting: setting.name)
+@pytest.mark.parametrize("setting", PROCESS_SETTINGS.values(), ids=lambda setting: setting.name)
 def test_every_default_is_legal_and_described(setting) -> None:  # type: ignore[no-untyped-def]
     if setting.default is not DEFAULT_STORE:
         assert setting.parse(setting.render(setting.default)) == setting.default
@@ -122,7 +122,7 @@ def test_values_have_units(tmp_path: Path) -> None:
     assert config.commit.linger_ms == 7
 
 
-@pytest.mark.parametrize("setting", PROCESS_SETTINGS, ids=lambda setting: setting.name)
+@pytest.mark.parametrize("setting", PROCESS_SETTINGS.values(), ids=lambda setting: setting.name)
 def test_every_setting_has_its_variable(setting) -> None:  # type: ignore[no-untyped-def]
     text = setting.render(setting.default)
     if setting.default is DEFAULT_STORE:

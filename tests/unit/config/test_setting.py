@@ -140,7 +140,7 @@ def test_the_text_of_a_masked_setting_is_never_shown() -> None:
     ],
 )
 def test_the_nearest_name_is_found(name: str, expected: str | None) -> None:
-    assert nearest(name, TABLE.names) == expected
+    assert nearest(name, TABLE) == expected
 
 
 def test_an_unknown_name_names_the_nearest() -> None:

@@ -15,7 +15,7 @@ import pytest
 from sharecoord.errors import EventsFolderInUseError
 from sharecoord.eventlog.schema import COLUMN_NAMES, SCHEMA_VERSION
 from sharecoord.events import compaction
-from sharecoord.events.compaction import Joined, compact, recover
+from sharecoord.events.compaction import EventTools, Joined, recover
 from sharecoord.events.folder import EventFolder
 from sharecoord.events.parquet_files import convert
 from sharecoord.events.places import SPOOL
@@ -50,7 +50,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def run(root: Path, before: date = TOMORROW, size: int = MIB, **options: Any) -> list[Joined]:
-    return list(compact(EventFolder(root), before=before, file_max_bytes=size, **options))
+    return list(EventTools(root).compact(before=before, file_max_bytes=size, **options))
 
 
 ALL = [*range(40), 100]

@@ -10,7 +10,7 @@ import pytest
 
 from sharecoord.eventlog.rollups import DIRECTORY, TABLE
 from sharecoord.events import compaction, parquet_files
-from sharecoord.events.compaction import compact, roll_up_all
+from sharecoord.events.compaction import EventTools
 from sharecoord.events.folder import EventFolder
 from sharecoord.events.places import events_path, rollup_path
 from sharecoord.events.rollup import rows_of
@@ -52,7 +52,7 @@ def test_compaction_makes_those_of_the_new_file_and_deletes_the_others(tmp_path:
     for n in range(3):
         write_files(tmp_path, block("g", 10 * n, 10, time_us=NOON_US + n * 1_000_000))
     assert len(rollups(tmp_path)) == 3
-    list(compact(EventFolder(tmp_path), before=TOMORROW, file_max_bytes=MIB))
+    list(EventTools(tmp_path).compact(before=TOMORROW, file_max_bytes=MIB))
     (path,) = files_of(tmp_path)
     assert rollups(tmp_path) == [rollup_path(path)]
     assert rows_of(rollup_path(path)) == 30
@@ -69,10 +69,10 @@ def test_compaction_makes_what_is_missing_and_deletes_what_is_left(tmp_path: Pat
     gone, part = place / "events-gone.parquet", place / "_events-x.parquet.part"
     for each in (gone, part):
         each.write_bytes(b"")
-    roll_up_all(EventFolder(tmp_path), TOMORROW)
+    EventTools(tmp_path).roll_up(TOMORROW)
     assert rollups(tmp_path) == [rollup_path(first)]
     assert rows_of(rollup_path(first)) == 10
-    roll_up_all(EventFolder(tmp_path), date.max)
+    EventTools(tmp_path).roll_up()
     assert rollups(tmp_path) == [rollup_path(first), rollup_path(second)]
 
 
@@ -81,7 +81,7 @@ def test_a_file_that_can_not_be_read_has_none(tmp_path: Path) -> None:
     (path,) = files_of(tmp_path)
     rollup_path(path).unlink()
     path.write_bytes(path.read_bytes()[:100])
-    roll_up_all(EventFolder(tmp_path), date.max)
+    EventTools(tmp_path).roll_up()
     assert rollups(tmp_path) == []
 
 
@@ -109,7 +109,7 @@ def test_what_is_wrong_with_them_is_found(tmp_path: Path, finding: str) -> None:
     assert found.finding == f"rollups {finding}"
     assert found.path == str(second.relative_to(tmp_path))
     second.unlink()
-    list(compact(EventFolder(tmp_path), before=TOMORROW, file_max_bytes=1))
+    list(EventTools(tmp_path).compact(before=TOMORROW, file_max_bytes=1))
     assert EventFolder(tmp_path).check() == []
 
 
