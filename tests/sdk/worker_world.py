@@ -92,7 +92,10 @@ class WorkerWorld(World):
     def accept(self, *parts: Part) -> None:
         """Handlers of one record each return."""
         for part in parts:
-            self.core.accept(part.lease, part.start)
+            if part.start == part.lease.probe:
+                self.core.finish([part], None, self.now)
+            else:
+                self.core.locks.accept(part.lease, part.start)
 
 
 def value_of(part: Part) -> Any:

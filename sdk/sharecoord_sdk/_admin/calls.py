@@ -89,7 +89,10 @@ def looks_like(make: Callable[..., Call[Any]]) -> Callable[[F], F]:
         shown: Any = wraps(make)(method)
         signature = inspect.signature(make)
         client = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
-        shown.__signature__ = signature.replace(parameters=[client, *signature.parameters.values()])
+        shown.__signature__ = signature.replace(
+            parameters=[client, *signature.parameters.values()],
+            return_annotation=signature.return_annotation.removeprefix("Call[").removesuffix("]"),
+        )
         return method
 
     return decorate

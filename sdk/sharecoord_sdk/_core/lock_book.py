@@ -208,7 +208,9 @@ class LockBook:
                     run.mark(SETTLED)
                 elif IN_FLIGHT < state <= RENEW:
                     ranges.extend(_with_details(run, state))
-                    self._sent(run, state)
+                    run.mark(RENEWING if state == RENEW else SETTLED)
+                    if state == RENEW:
+                        self._renewing_records += len(run)
                 elif state == LOST_ACKNOWLEDGED or (state == LOST and accept_rest):
                     lost.append(run)
                     run.mark(SETTLED)
@@ -218,11 +220,6 @@ class LockBook:
                 kept.append(span)
         self.in_flight = kept
         return ranges, lost
-
-    def _sent(self, run: Span, state: int) -> None:
-        run.mark(RENEWING if state == RENEW else SETTLED)
-        if state == RENEW:
-            self._renewing_records += len(run)
 
     def settle_renewals(self, renewed: Iterable[Span], failed: Iterable[Span]) -> None:
         """Keeps renewed records for the next poll; those whose renewal failed are gone."""

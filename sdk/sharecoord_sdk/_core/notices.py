@@ -19,72 +19,68 @@ _ADDRESS: Final = (
 class _Case(NamedTuple):
     """A way to fail: the pattern that shows it in the status, and what to say."""
 
-    pattern: re.Pattern[str]
-    code: int
+    pattern: str
     what: str
     fix: str
-
-
-def _case(pattern: str, what: str, fix: str, code: int = KafkaError._TRANSPORT) -> _Case:
-    return _Case(re.compile(pattern, re.IGNORECASE), code, what, fix)
+    code: int = KafkaError._TRANSPORT
 
 
 # The first that fits counts: gRPC wraps the cause into more general words.
 _UNREACHED: Final = (
-    _case(
+    _Case(
         r"hostname lookup|domain name not found|dns|errors resolving|name resolution",
         "the host name is not known",
         f"Correct bootstrap.servers, or the DNS entry: {_ADDRESS}.",
         KafkaError._RESOLVE,
     ),
-    _case(
+    _Case(
         r"certificate_verify_failed",
         "the certificate there is signed by no CA that this client knows",
         "Give the CA in ssl.ca.location.",
         KafkaError._SSL,
     ),
-    _case(
+    _Case(
         r"hostname verification",
         "the certificate there is for another host name",
         "Use a name of the certificate in bootstrap.servers, or add this one to the certificate.",
         KafkaError._SSL,
     ),
-    _case(
+    _Case(
         r"wrong_version_number",
         "what listens there does not speak TLS",
         "Set security.protocol to plaintext, or give the coordinator tls.cert.file and"
         " tls.key.file.",
         KafkaError._SSL,
     ),
-    _case(
+    _Case(
         r"certificate_required|handshake",
         "the TLS handshake failed",
         "Does the coordinator have TLS (else set security.protocol to plaintext), and does it want"
         f" a certificate of this client (ssl.certificate.location)? {_ADDRESS}.",
         KafkaError._SSL,
     ),
-    _case(
+    _Case(
         r"http/2|http1|http2 header",
         "something that is no gRPC server, such as an HTTP server or proxy, answers there",
         f"Correct the address: {_ADDRESS}.",
     ),
-    _case(
+    _Case(
         r"connection refused|no such file",
         "nothing listens there",
         f"Start the coordinator (`sharecoord serve`), or correct the address: {_ADDRESS}.",
     ),
-    _case(
+    _Case(
         r"reset by peer|socket closed|broken pipe|goaway|end of (file|stream)",
         "something listens there and hangs up",
         f"Is this a Kafka broker? {_ADDRESS}. If the coordinator has TLS, set security.protocol to"
         " ssl.",
     ),
-    _case(
+    _Case(
         r"ping timeout|keepalive timeout",
         "what served this consumer keeps its connection and answers nothing",
         f"Is the coordinator stopped, or its host frozen or cut off? {_ADDRESS}.",
     ),
-    _case(
+    _Case(
         r"no route|unreachable|time(d )?out|deadline",
         "the host can not be reached",
         f"Is it up, and does no firewall drop the connection? {_ADDRESS}.",
@@ -143,7 +139,7 @@ def _explain(failure: StreamFailure) -> tuple[str, int, str, str]:
         who = nobody if failure.code == "DEADLINE_EXCEEDED" else unserved
         return who, KafkaError._TRANSPORT, *_BY_CODE[failure.code]
     for case in _UNREACHED:
-        if case.pattern.search(failure.details):
+        if re.search(case.pattern, failure.details, re.IGNORECASE):
             return nobody, case.code, case.what, case.fix
     if failure.code == "UNAVAILABLE":
         what = "the address can not be reached, or what is there turns this consumer away"

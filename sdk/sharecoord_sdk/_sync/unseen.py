@@ -41,6 +41,7 @@ class Inbox(SimpleQueue[Arrival]):
     def __del__(self) -> None:
         if self._timer in _TIMERS:
             self._timer.cancel()
+            _TIMERS.discard(self._timer)
 
     def put(self, item: Arrival, block: bool = True, timeout: float | None = None) -> None:  # noqa: FBT001, FBT002
         super().put(item, block, timeout)
@@ -51,14 +52,17 @@ class Inbox(SimpleQueue[Arrival]):
         if at == math.inf or self._timer is not None:
             return
         wait_s = max(0.0, at - time.monotonic())
-        timer = self._timer = Timer(wait_s, _hand_back, (weakref.ref(self),))
+        timer = Timer(wait_s, _hand_back, (weakref.ref(self),))
         timer.name, timer.daemon = "sharecoord-unseen", True
+        self._timer = timer
+        # Before it starts: it may be over at once.
+        _TIMERS.add(timer)
         try:
             timer.start()
         except BaseException:
+            _TIMERS.discard(timer)
             self._timer = None
             raise
-        _TIMERS.add(timer)
 
     def forget(self) -> None:
         """Schedules nothing more, and waits for the timer's thread."""
@@ -82,7 +86,8 @@ def _hand_back(inbox: weakref.ref[Inbox]) -> None:
 
 def _end(timer: Timer) -> None:
     timer.cancel()
-    timer.join(END_S)
+    if timer.is_alive():
+        timer.join(END_S)
     _TIMERS.discard(timer)
 
 

@@ -116,12 +116,6 @@ class WorkerCore(ConsumerCore):
             self._renew_at = min(self._renew_at, part.lease.due)
         return parts
 
-    def accept(self, lease: Lease, row: int) -> None:
-        """Notes that a handler of one record returned None."""
-        self.locks.accept(lease, row)
-        if lease.probe == row:
-            self._tell_breaker([Part(lease, row, row + 1)], None, self._now)
-
     def finish(self, parts: Sequence[Part], result: object, now: float | None = None) -> None:
         """Notes a handler's return value, which may name an outcome for each record of a batch."""
         count = sum(stop - start for _, start, stop in parts)
@@ -129,6 +123,7 @@ class WorkerCore(ConsumerCore):
         if errors is None or isinstance(errors, BaseException):
             self.settle(parts, errors, now)
             return
+        self.locks.jobs -= 1
         rows = [Part(p.lease, row, row + 1) for p in parts for row in range(p.start, p.stop)]
         unread = take_unread(parts)
         pairs = [pair for pair in zip(rows, errors, strict=True) if pair[0] not in unread]
@@ -148,9 +143,14 @@ class WorkerCore(ConsumerCore):
         self, parts: Sequence[Part], error: BaseException | None, now: float | None = None
     ) -> None:
         """Settles all records of a call alike by what its handler raised; None = accepted."""
+        self.locks.jobs -= 1
         parts = self._settle_alone(parts, take_unread(parts), now)
-        if not parts:
-            return
+        if parts:
+            self._settle_alike(parts, error, now)
+
+    def _settle_alike(
+        self, parts: Sequence[Part], error: BaseException | None, now: float | None
+    ) -> None:
         if error is None or not self._failure_rules.differs_by_record(
             parts[0].lease.handler, error
         ):
@@ -187,15 +187,12 @@ class WorkerCore(ConsumerCore):
             if error is None:
                 extend(seen, part.lease, part.start)
                 continue
-            self.locks.jobs += 1
             if isinstance(error, HeldBackError):
                 # Unless what it follows was rejected after all, or its lock is lost.
                 is_broken = part.lease.queues[part.start].broken
                 self.locks.settle([part], _HAND_BACK if is_broken else settlement_of(error))
             else:
-                self.settle([part], error, now)
-        if not seen:
-            self.locks.settle((), None)
+                self._settle_alike([part], error, now)
         return seen
 
     def got_stuck(self, handler: Handler, where: str) -> None:

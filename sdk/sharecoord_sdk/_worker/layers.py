@@ -36,27 +36,17 @@ def with_layers(
         on_stuck: Called with handler and argument when a plain function is not waited for any more.
         around: Adds the outermost layer.
     """
-    inner = _with_layers(handler, middleware, threads, on_stuck)
-    return inner if around is None else around(inner)
-
-
-def _with_layers(
-    handler: Handler,
-    middleware: Sequence[Middleware],
-    threads: Threads,
-    on_stuck: Callable[[Handler, Any], None],
-) -> Handler:
     timeout_s = handler.behaviour.timeout_s
-    if timeout_s is None and not middleware:
-        return handler
-    function: AsyncFunction = handler.function
-    if not handler.is_async:
-        function = _on_thread(handler, threads, on_stuck)
-    if timeout_s is not None:
-        function = _limited(handler, function, timeout_s)
-    for each in reversed(middleware):
-        function = _in_middleware(each, function)
-    return replace(handler, function=function, is_async=True)
+    if timeout_s is not None or middleware:
+        function: AsyncFunction = handler.function
+        if not handler.is_async:
+            function = _on_thread(handler, threads, on_stuck)
+        if timeout_s is not None:
+            function = _limited(handler, function, timeout_s)
+        for each in reversed(middleware):
+            function = _in_middleware(each, function)
+        handler = replace(handler, function=function, is_async=True)
+    return handler if around is None else around(handler)
 
 
 def _on_thread(

@@ -266,19 +266,14 @@ class WorkerLeases(LockBook):
         if not lease.running:
             self._drop_if_done(lease)
 
-    def settle(self, parts: Sequence[Part], settlement: Settlement | None) -> None:
-        """Settles all records of a handler alike (None = ACCEPT)."""
-        self.jobs -= 1
-        self._settle(parts, settlement)
-
     def settle_each(self, parts: Sequence[Part], settlements: Sequence[Settlement | None]) -> None:
-        """Settles the records of a handler one by one, in order."""
-        self.jobs -= 1
+        """Settles records one by one, in order."""
         rows = [(lease, row) for lease, start, stop in parts for row in range(start, stop)]
         for (lease, row), settlement in zip(rows, settlements, strict=True):
-            self._settle([Part(lease, row, row + 1)], settlement)
+            self.settle([Part(lease, row, row + 1)], settlement)
 
-    def _settle(self, parts: Sequence[Part], settlement: Settlement | None) -> None:
+    def settle(self, parts: Sequence[Part], settlement: Settlement | None) -> None:
+        """Settles records alike (None = ACCEPT); the caller gives the slot back."""
         for lease, start, stop in parts:
             rows = stop - start
             self.running -= rows

@@ -10,7 +10,7 @@ import argparse
 import importlib
 import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -103,13 +103,10 @@ def _ask(worker: Worker, admin: AdminClient, found: dict[str, Any]) -> None:
                 found["topics"][each.topic] = found["topics"].get(each.topic, 0) + 1
             else:
                 found["problems"].append(f"topic {each.topic}: {each.error.message}")
-    found["problems"] += _contradictions(found["settings"], topics)
-
-
-def _contradictions(settings: Mapping[str, Any], topics: Iterable[str]) -> Iterator[str]:
-    dead = settings.get("errors.deadletterqueue.topic.name", {}).get("value")
+    dead = found["settings"].get("errors.deadletterqueue.topic.name", {}).get("value")
     if dead and dead in topics:
-        yield f"topic {dead}: it takes this group's own dead letters; read it with another group"
+        text = f"topic {dead}: it takes this group's own dead letters; read it with another group"
+        found["problems"].append(text)
 
 
 def _checked_lines(found: Mapping[str, Any]) -> Iterator[str]:
