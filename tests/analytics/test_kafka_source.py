@@ -12,9 +12,9 @@ from pyspark.sql.types import StructType
 
 from sharecoord.analytics import frames
 from sharecoord.analytics.errors import EventsCorruptError, EventsNotFoundError, JobFailedError
+from sharecoord.analytics.fairness import job as fairness
 from sharecoord.analytics.frames import Findings, Range, read_events
 from sharecoord.analytics.kafka_source import connector, source
-from sharecoord.analytics.locks import job as locks
 from sharecoord.analytics.places import TopicPlace
 from sharecoord.devenv.mock_cluster import MockCluster
 from sharecoord.errors import InvalidConfigError, UnknownTopicOrPartitionError
@@ -85,15 +85,12 @@ def test_the_same_frame_as_from_files(
     assert len(kept[0]) == len(rows)
 
 
-def test_a_job_reads_either(spark: SparkSession, topic: EventTopic, tmp_path: Path) -> None:
+def test_the_fairness_job_reads_a_topic(spark: SparkSession, topic: EventTopic) -> None:
     rows = [sample(s, m, 9, g) for s in range(1, 9) for m, g in (("a", 9), ("b", 0))]
     rows += [handed(s, "a", 9, change_sequence=s, first_offset=s) for s in range(1, 9)]
-    write(tmp_path / "e", rows)
     topic.send_rows(rows)
-    by_files = locks.run(spark, str(tmp_path / "e"), None)
-    by_topic = locks.run(spark, topic.place(), None)
-    assert by_topic.rows == by_files.rows
-    assert by_topic.rows[0]["at_a_time"] == 9
+    (found,) = fairness.run(spark, topic.place(), None).rows
+    assert (found["starved_members"], found["records"], found["complete"]) == (["b"], 72, 1)
     wanted = Range(at(2), at(4), groups=("g",))
     assert seconds(read_events(spark, topic.place(), Range(groups=("h",)))) == []
     # The mock cluster knows no times: see the test on a real broker.
