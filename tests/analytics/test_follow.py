@@ -78,65 +78,77 @@ def topic(mock_cluster: MockCluster) -> EventTopic:
 # -- windows --------------------------------------------------------------------------------------
 
 
-def test_the_same_windows_as_the_job_on_all(spark: SparkSession, tmp_path: Path) -> None:
-    rows = [*busy(0, 40), *busy(3, 33, group="h", starving=range(12, 25))]
-    write(tmp_path / "e", [*rows, *end(40)])
-    run = Run(spark, str(tmp_path / "e"), tmp_path / "out")
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Events of four groups, whose members starve at other times."""
+    place = tmp_path_factory.mktemp("events")
+    rows = [*busy(0, 60), *busy(3, 33, group="h", starving=range(12, 25))]
+    rows += busy(0, 30, group="seen", starving=range(8, 24))
+    rows += busy(0, 30, group="ended", starving=range(4, 10))
+    write(place, [*rows, *end(60)])
+    return place
+
+
+@pytest.fixture(scope="module")
+def followed(spark: SparkSession, folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run that has read all of them."""
+    run = Run(spark, str(folder), tmp_path_factory.mktemp("followed") / "out")
     result = run()
-    assert (result.windows, result.late, result.duplicates) == (4, 0, 0)
-    job.run(spark, str(tmp_path / "e"), str(tmp_path / "all"))
-    whole = spark.read.parquet(f"{tmp_path}/all/{job.WINDOWS}").where(
+    assert (result.windows, result.late, result.duplicates) == (6, 0, 0)
+    return run
+
+
+def of_g(found: DataFrame, before_s: int = 60) -> list[tuple[Any, ...]]:
+    """Rows of windows of the group `g` that begin before a time."""
+    start = f"unix_millis(window_start) < {T0_MS + before_s * 1_000}"
+    return listed(found.where(f"group_id = 'g' AND {start}"))
+
+
+def test_the_same_windows_as_the_job_on_all(
+    spark: SparkSession, folder: Path, followed: Run, tmp_path: Path
+) -> None:
+    job.run(spark, str(folder), str(tmp_path))
+    whole = spark.read.parquet(f"{tmp_path}/{job.WINDOWS}").where(
         "window_start IS NOT NULL AND group_id != 'other'"
     )
-    assert run.table().columns == whole.columns
-    assert listed(run.table()) == listed(whole)
-    assert len(listed(whole)) > 2 * 4
-    assert run.windows("h") == [0, 10, 20, 30]
+    assert followed.table().columns == whole.columns
+    assert listed(followed.table()) == listed(whole)
+    assert len(listed(whole)) > 2 * 6
+    assert followed.windows("h") == [0, 10, 20, 30]
 
 
-def test_what_people_see(spark: SparkSession, tmp_path: Path) -> None:
-    write(tmp_path / "e", [*busy(0, 30, starving=range(8, 24)), *end(30)])
-    run = Run(spark, str(tmp_path / "e"), tmp_path / "out")
-    run()
-    assert [(r["starved"], r["starved_members"]) for r in run.rows] == [
+def test_what_people_see(followed: Run) -> None:
+    rows = [row for row in followed.rows if row["group_id"] == "seen"]
+    assert [(r["starved"], r["starved_members"]) for r in rows] == [
         (0, []),  # two seconds
         (1, ["b"]),
         (1, ["b"]),  # nine seconds, of which four lie here
     ]
-    first = run.rows[0]
+    first = rows[0]
     assert list(first) == [*stream.LIVE]
     assert (first["members"], first["records"], first["lag"]) == (2, 8 * 10 + 2 * 10, 9)
     assert (first["window_start"], first["window_ms"]) == (T0_MS, 10_000)
     assert first["dwell_p99_ms"] == pytest.approx(45)
-    assert [r["lag"] for r in run.rows] == [9, 19, 29]
+    assert [r["lag"] for r in rows] == [9, 19, 29]
     assert follow.window_text(first) == "2026-01-05 00:00:10Z"
 
 
-def test_a_stretch_that_ended_before_the_window_does_not_count_in_it(
+def test_a_stretch_that_ended_before_the_window_does_not_count_in_it(followed: Run) -> None:
+    assert [r["starved"] for r in followed.rows if r["group_id"] == "ended"] == [1, 0, 0]
+
+
+def test_groups_are_chosen_and_a_long_starved_after_looks_further_back(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    write(tmp_path / "e", [*busy(0, 30, starving=range(4, 10)), *end(30)])
-    run = Run(spark, str(tmp_path / "e"), tmp_path / "out")
-    run()
-    assert [r["starved"] for r in run.rows] == [1, 0, 0]
-
-
-def test_a_long_starved_after_looks_further_back(spark: SparkSession, tmp_path: Path) -> None:
-    write(tmp_path / "e", [*busy(0, 50, starving=range(5, 45)), *end(50)])
+    write(tmp_path / "e", [*busy(0, 20), *busy(0, 60, group="h", starving=range(5, 45))])
     settings = FollowSettings(
         FairnessSettings(starved_after_ms=25_000), watermark_ms=5_000, once=True
     )
     run = Run(spark, str(tmp_path / "e"), tmp_path / "out")
-    run(settings)
+    run(settings, wanted=Range(groups=("h",)))
+    assert {r["group_id"] for r in run.rows} == {"h"}
     # When the third window ends, the stretch is just as long.
     assert [r["starved"] for r in run.rows] == [0, 0, 1, 1, 1]
-
-
-def test_groups_are_chosen(spark: SparkSession, tmp_path: Path) -> None:
-    write(tmp_path / "e", [*busy(0, 20), *busy(0, 40, group="h")])
-    run = Run(spark, str(tmp_path / "e"), tmp_path / "out")
-    run(wanted=Range(groups=("h",)))
-    assert {r["group_id"] for r in run.rows} == {"h"}
 
 
 def test_without_since_it_begins_with_the_windows_that_are_open(
@@ -152,9 +164,6 @@ def test_without_since_it_begins_with_the_windows_that_are_open(
     first_s = min(row["window_start"] for row in run.rows) // 1_000
     assert first_s == (first_s // 10) * 10
     assert now_s - 15 <= first_s <= now_s + 60
-    whole = Run(spark, str(tmp_path / "e"), tmp_path / "whole")
-    whole(FollowSettings(watermark_ms=5_000, until_idle_s=3), wanted=Range(since=at(0)))
-    assert min(row["window_start"] for row in whole.rows) == T0_MS
     # Where it began stays, however long the job was away.
     kept = json.loads(
         (tmp_path / "out" / "_checkpoint" / "sharecoord" / "settings.json").read_text()
@@ -170,7 +179,7 @@ def test_without_since_it_begins_with_the_windows_that_are_open(
 
 
 def test_restarts_lose_nothing_and_double_nothing(
-    spark: SparkSession, topic: EventTopic, tmp_path: Path
+    spark: SparkSession, topic: EventTopic, followed: Run, tmp_path: Path
 ) -> None:
     rows = [*busy(0, 60), *end(60)]
     run = Run(spark, topic.place(), tmp_path / "out")
@@ -180,13 +189,11 @@ def test_restarts_lose_nothing_and_double_nothing(
         assert run().late == 0
     assert run.windows() == [0, 10, 20, 30, 40, 50]
     assert run().windows == 0
-    at_once = Run(spark, topic.place(), tmp_path / "at_once")
-    at_once()
-    assert listed(run.table()) == listed(at_once.table())
+    assert listed(run.table()) == of_g(followed.table())
 
 
 def test_rows_that_come_again_and_rows_that_come_late(
-    spark: SparkSession, topic: EventTopic, tmp_path: Path
+    spark: SparkSession, topic: EventTopic, followed: Run, tmp_path: Path
 ) -> None:
     rows = busy(0, 20)
     run = Run(spark, topic.place(), tmp_path / "out")
@@ -204,10 +211,7 @@ def test_rows_that_come_again_and_rows_that_come_late(
     assert (third.late, third.windows) == (10, 0)
     assert any("10 rows came later than --watermark" in line for line in third.warnings())
     assert listed(run.table()) == before
-    write(tmp_path / "e", [*rows, *end(20)])
-    plain = Run(spark, str(tmp_path / "e"), tmp_path / "plain")
-    plain()
-    assert before == listed(plain.table())
+    assert before == of_g(followed.table(), 20)
 
 
 def test_a_micro_batch_that_is_done_again(

@@ -20,6 +20,7 @@ from tests.analytics.support import busy, end
 from tests.analytics.topics import EventTopic
 from tests.conftest import TopicFactory
 from tests.support import KafkaUnderTest, eventually
+from tests.unit.cli.support import run
 
 COMMAND = [sys.executable, "-c", "from sharecoord.cli.main import main; main()", "analyze"]
 START_S = 200.0
@@ -110,25 +111,20 @@ def test_killed_and_started_again(
     ],
 )
 def test_what_does_not_fit_together(tmp_path: Path, options: list[str], says: str) -> None:
-    command = [*COMMAND, "fairness", "--events", str(tmp_path), "--out", str(tmp_path / "o")]
-    done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
-    assert done.returncode == 2
+    done = run("analyze", "fairness", "--events", str(tmp_path), "--out", "o", *options)
+    assert done.exit_code == 2
     assert says in done.stderr
 
 
 def test_alerts_to_kafka_need_a_cluster(tmp_path: Path) -> None:
     rules = tmp_path / "alerts.yaml"
     rules.write_text("rules: [{name: n, kind: starved, to: kafka alerts}]")
-    events = str(tmp_path / "events")
-    command = [*COMMAND, "fairness", "--follow", "--alerts", str(rules), "--events", events]
-    done = subprocess.run(
-        [*command, "--out", "o"], capture_output=True, text=True, check=False, cwd=tmp_path
-    )
-    assert done.returncode == 2
+    command = ["analyze", "fairness", "--follow", "--alerts", str(rules)]
+    command += ["--events", str(tmp_path / "events"), "--out", str(tmp_path / "o")]
+    done = run(*command)
+    assert done.exit_code == 2
     assert "a rule goes to Kafka" in done.stderr
     rules.write_text("rules: [{name: n, kind: hungry}]")
-    done = subprocess.run(
-        [*command, "--out", "o"], capture_output=True, text=True, check=False, cwd=tmp_path
-    )
-    assert done.returncode == 1
+    done = run(*command)
+    assert done.exit_code == 1
     assert done.stderr.startswith(f'sharecoord: error: {rules}:1: kind: "hungry" must be one of')

@@ -17,6 +17,7 @@ from sharecoord.analytics.errors import (
 from sharecoord.analytics.fairness import job
 from sharecoord.analytics.frames import Range, read_events
 from sharecoord.analytics.lag import job as lag
+from sharecoord.analytics.locks import job as locks
 from sharecoord.eventlog.schema import COLUMN_NAMES, SCHEMA_VERSION
 from tests.analytics.support import ARROW_SCHEMA, at, busy, event, handed, sample, write
 
@@ -125,7 +126,7 @@ def rows_of(group: str) -> list[dict[str, Any]]:
 
 
 def test_an_unreadable_file_is_named_or_skipped(spark: SparkSession, tmp_path: Path) -> None:
-    events, out = tmp_path / "events", tmp_path / "out"
+    events = tmp_path / "events"
     write(events, rows_of("g"))
     (whole,) = write(events, rows_of("a%b"))
     content = whole.read_bytes()
@@ -138,16 +139,16 @@ def test_an_unreadable_file_is_named_or_skipped(spark: SparkSession, tmp_path: P
     for damage in damages:
         whole.write_bytes(damage)
         with pytest.raises(EventsCorruptError) as caught:
-            job.run(spark, str(events), str(out))
+            locks.run(spark, str(events), None)
         assert str(whole) in caught.value.message
         assert "--skip-corrupt" in caught.value.message
-        result = job.run(spark, str(events), str(out), skip_corrupt=True)
+        result = locks.run(spark, str(events), None, skip_corrupt=True)
         assert [row["group_id"] for row in result.rows] == ["g"]
         assert result.findings.skipped == [str(whole)]
         assert any(str(whole) in line for line in result.warnings())
     next(events.glob("date=*/group=g/*")).write_bytes(b"x")
     with pytest.raises(EventsNotFoundError, match="every file in it is unreadable"):
-        job.run(spark, str(events), str(out), skip_corrupt=True)
+        locks.run(spark, str(events), None, skip_corrupt=True)
 
 
 def test_a_newer_schema_is_read_with_a_warning(spark: SparkSession, tmp_path: Path) -> None:
@@ -163,10 +164,10 @@ def test_a_newer_schema_is_read_with_a_warning(spark: SparkSession, tmp_path: Pa
 def test_the_tables_replace_those_of_an_earlier_run(spark: SparkSession, tmp_path: Path) -> None:
     events, out = str(tmp_path / "e"), str(tmp_path / "out")
     write(tmp_path / "e", [*rows_of("g"), *rows_of("h")])
-    assert len(job.run(spark, events, out).rows) == 2
-    result = job.run(spark, events, out, wanted=Range(groups=("h",)))
+    assert len(locks.run(spark, events, out).rows) == 2
+    result = locks.run(spark, events, out, wanted=Range(groups=("h",)))
     assert [row["group_id"] for row in result.rows] == ["h"]
-    for table, rows in ((job.WINDOWS, 4), (job.MEMBERS, 1), (job.GROUPS, 1)):
+    for table, rows in ((locks.MEMBERS, 1), (locks.GROUPS, 1)):
         assert spark.read.parquet(f"{out}/{table}").count() == rows
     assert result.warnings() == []
 
@@ -174,7 +175,7 @@ def test_the_tables_replace_those_of_an_earlier_run(spark: SparkSession, tmp_pat
 def test_a_group_that_is_not_there(spark: SparkSession, tmp_path: Path) -> None:
     write(tmp_path / "e", rows_of("g"))
     with pytest.raises(EventsNotFoundError, match="--group nobody"):
-        job.run(spark, str(tmp_path / "e"), str(tmp_path / "o"), wanted=Range(groups=("nobody",)))
+        locks.run(spark, str(tmp_path / "e"), None, wanted=Range(groups=("nobody",)))
 
 
 # -- events that are there twice ------------------------------------------------------------------
@@ -196,10 +197,10 @@ def test_files_that_were_joined_and_brought_back_are_refused(
     rows = busy(0, 20)
     write(tmp_path / "e", rows[:30], name="events-1")
     write(tmp_path / "e", rows[30:], name="events-2")
-    assert job.run(spark, str(tmp_path / "e"), str(tmp_path / "out")).rows[0]["records"] == 200
+    assert locks.run(spark, str(tmp_path / "e"), None).rows[0]["events"] == len(rows)
     write(tmp_path / "e", rows, name="events-joined")
     with pytest.raises(EventsTwiceError, match=r"events-joined\.parquet"):
-        job.run(spark, str(tmp_path / "e"), str(tmp_path / "out"))
+        locks.run(spark, str(tmp_path / "e"), None)
 
 
 def test_a_change_whose_rows_are_in_two_files_is_there_once(

@@ -10,11 +10,13 @@ import pytest
 
 from sharecoord.analytics import jobs
 from sharecoord.analytics.errors import JobFailedError
-from sharecoord.analytics.fairness import job, transform
+from sharecoord.analytics.fairness import job
 from sharecoord.analytics.generate import job as generate
 from sharecoord.analytics.generate.plan import GeneratorSettings
 from sharecoord.analytics.hadoop import HadoopFolder
 from sharecoord.analytics.lag import job as lag
+from sharecoord.analytics.locks import job as locks
+from sharecoord.analytics.locks import transform as of_locks
 from sharecoord.analytics.session import defaults, make_session
 from tests.analytics.support import Row, busy, write
 
@@ -58,18 +60,30 @@ def test_times_are_told_in_utc_whatever_the_zone(
     for name, session in (("ours", spark), ("notebook", notebook)):
         place = tmp_path / name
         of_fairness = job.run(session, str(tmp_path / "e"), str(place)).rows
-        of_lag = lag.run(session, str(tmp_path / "e"), str(place)).rows
         members = session.read.parquet(f"{place}/{job.MEMBERS}")
-        found[name] = [*of_fairness, *of_lag, *jobs.listed(members, "member_id")]
+        found[name] = [*of_fairness, *jobs.listed(members, "member_id")]
     assert found["notebook"] == found["ours"]
     assert found["ours"][0]["group_id"] == "007"
     assert found["ours"][0]["worst_window"] == "2026-11-01 05:30:00Z"
     assert {row.get("starved_since") for row in found["ours"]} == {None, "2026-11-01 05:30:00Z"}
 
 
+@pytest.mark.long
+def test_times_of_lag_are_told_in_utc_whatever_the_zone(
+    spark: SparkSession, notebook: SparkSession, tmp_path: Path
+) -> None:
+    """They are written as the times of fairness are."""
+    write(tmp_path / "e", busy(AUTUMN_S, AUTUMN_S + 40))
+    ours, theirs = (
+        lag.run(session, str(tmp_path / "e"), None).rows for session in (spark, notebook)
+    )
+    assert ours == theirs
+    assert ours[0]["sampled_at"] == "2026-11-01 05:30:40Z"
+
+
 def test_dates_of_a_generated_log_are_those_of_utc(notebook: SparkSession, tmp_path: Path) -> None:
     generate.run(
-        notebook, str(tmp_path / "log"), GeneratorSettings(events=6_000, groups=1, members=5)
+        notebook, str(tmp_path / "log"), GeneratorSettings(events=2_500, groups=1, members=5)
     )
     assert [path.name for path in tmp_path.glob("log/date=*")] == ["date=2026-01-05"]
     assert "spark.sql.maxConcurrentOutputFileWriters" not in notebook.conf.getAll
@@ -101,7 +115,7 @@ def test_a_run_that_fails_leaves_the_tables_of_the_run_before(
 ) -> None:
     events, out = str(tmp_path / "e"), tmp_path / "out"
     write(tmp_path / "e", busy(0, 20))
-    job.run(spark, events, str(out))
+    locks.run(spark, events, str(out))
     before = {path: path.read_bytes() for path in out.rglob("*.parquet")}
     assert before
 
@@ -109,14 +123,12 @@ def test_a_run_that_fails_leaves_the_tables_of_the_run_before(
         raise OSError("the disk is gone")
 
     with monkeypatch.context() as patch:
-        patch.setattr(transform, "groups", fail)
+        patch.setattr(of_locks, "groups", fail)
         with pytest.raises(JobFailedError, match="the disk is gone"):
-            job.run(spark, events, str(out))
+            locks.run(spark, events, str(out))
     assert {path: path.read_bytes() for path in out.rglob("*.parquet")} == before
-    assert sorted(path.name for path in out.iterdir()) == sorted(
-        [job.GROUPS, job.MEMBERS, job.WINDOWS]
-    )
-    job.run(spark, events, str(out))
+    assert sorted(path.name for path in out.iterdir()) == sorted([locks.GROUPS, locks.MEMBERS])
+    locks.run(spark, events, str(out))
     assert not before.keys() & set(out.rglob("*.parquet")), "a run that ends well takes their place"
 
 

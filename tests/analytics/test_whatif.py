@@ -154,17 +154,12 @@ def test_too_little_is_refused(
 def test_work_that_was_not_recorded_must_be_given(spark: SparkSession, tmp_path: Path) -> None:
     write(tmp_path, [log(second, second * 50) for second in range(5)])
 
+    recorded = job.read(spark, str(tmp_path))
+    points = [Scenario(consumers=recorded.members, seconds=recorded.seconds)]
+
     def replayed(**given: Any) -> list[str]:
         told: list[str] = []
-        job.replay(
-            spark,
-            job.Source(str(tmp_path)),
-            lambda recorded: [Scenario(consumers=recorded.members, seconds=recorded.seconds)],
-            seconds=None,
-            repeats=1,
-            tell=told.append,
-            **given,
-        )
+        job.replay(spark, recorded, points, repeats=1, tell=told.append, **given)
         return told
 
     with pytest.raises(AnalyticsError, match="say it with --work-ms"):

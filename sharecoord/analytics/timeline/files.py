@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -105,38 +105,53 @@ def _filter(events: Any, wanted: Wanted) -> pc.Expression:
     """The condition on the events of the story."""
     import pyarrow.compute as pc
 
-    of_group = pc.field("group_id") == wanted.group_id
     if wanted.member_id is not None:
-        kinds = pc.field("kind").isin([EventKind.RANGE.value, EventKind.GROUP.value])
-        return of_group & kinds & (pc.field("member_id") == wanted.member_id)
-    changes = of_group & (pc.field("kind") == EventKind.RANGE.value)
-    if wanted.topic is not None:
-        changes &= pc.field("topic") == wanted.topic
-    if wanted.partition is not None:
-        changes &= pc.field("partition") == wanted.partition
+        return of_member(pc.field, wanted)
+    changes = changes_of(pc.field, wanted)
     if wanted.key is None:
-        assert wanted.offset is not None, "one of three"
-        return changes & _about(wanted.offset)
+        return changes & about(pc.field, wanted.offset)
     failed = _rows(events, changes & (pc.field("key") == wanted.key))
     of_key = pc.scalar(False)  # noqa: FBT003 - pyarrow's own signature
     places = {(row["topic"], row["partition"], row["first_offset"]) for row in failed}
     for topic, partition, offset in sorted(places):
         place = (pc.field("topic") == topic) & (pc.field("partition") == partition)
-        of_key |= place & _about(offset)
+        of_key |= place & about(pc.field, offset)
     return changes & of_key
 
 
-def _about(offset: int) -> pc.Expression:
-    """Ranges with this offset, and events that concern all offsets from one on."""
-    import pyarrow.compute as pc
+# -- conditions, in pyarrow and in Spark ----------------------------------------------------------
 
-    first, last, event = pc.field("first_offset"), pc.field("last_offset"), pc.field("event")
-    reaches = (last >= offset) | (event == RangeEvent.TRUNCATED.value)
-    return ((first <= offset) & reaches) | (event == RangeEvent.RESET.value)
+Field = Callable[[str], Any]
+"""A column by its name: `pyarrow.compute.field`, or `pyspark.sql.functions.col`."""
+
+
+def of_member(field: Field, wanted: Wanted) -> Any:
+    """Events of the member."""
+    kind = field("kind")
+    kinds = (kind == EventKind.RANGE.value) | (kind == EventKind.GROUP.value)
+    same_group = field("group_id") == wanted.group_id
+    return kinds & same_group & (field("member_id") == wanted.member_id)
+
+
+def changes_of(field: Field, wanted: Wanted) -> Any:
+    """The changes of the group, topic and partition, as far as they are given."""
+    condition = (field("kind") == EventKind.RANGE.value) & (field("group_id") == wanted.group_id)
+    if wanted.topic is not None:
+        condition &= field("topic") == wanted.topic
+    if wanted.partition is not None:
+        condition &= field("partition") == wanted.partition
+    return condition
+
+
+def about(field: Field, offset: Any) -> Any:
+    """Ranges with this offset, a number or a column, and events of all offsets from one on."""
+    event = field("event")
+    reaches = (field("last_offset") >= offset) | (event == RangeEvent.TRUNCATED.value)
+    return ((field("first_offset") <= offset) & reaches) | (event == RangeEvent.RESET.value)
 
 
 def _is_about(row: Mapping[str, Any], wanted: Wanted) -> bool:
-    """Whether a row belongs to the story of a record; the same condition as `_filter`."""
+    """Whether a row belongs to the story of a record; the same condition as `about`."""
     assert wanted.offset is not None, "the story of a record"
     place = (row["kind"], row["group_id"], row.get("topic"), row.get("partition"))
     if place != (EventKind.RANGE.value, wanted.group_id, wanted.topic, wanted.partition):

@@ -6,7 +6,6 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -201,44 +200,23 @@ def _tasks(
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
-    """Options of the command line on the events to read."""
-
-    events: str
-    group: str | None = None
-    topic: str | None = None
-    since: datetime | None = None
-    until: datetime | None = None
-    skip_corrupt: bool = False
-
-
 def replay(
     spark: SparkSession,
-    source: Source,
-    points_of: Callable[[Recorded], Sequence[Scenario]],
+    recorded: Recorded,
+    points: Sequence[Scenario],
     *,
-    seconds: float | None,
     repeats: int | None,
     work_as_measured: bool,
     tell: Callable[[str], None],
 ) -> list[Prediction]:
-    """Reads events, and simulates the points of a grid with what was measured.
+    """Simulates the points of a grid with what was measured.
 
-    `points_of` makes the grid for the recorded group. Unless `work_as_measured`, handlers take as
-    long as the points say. `tell` takes lines for people.
+    Unless `work_as_measured`, handlers take as long as the points say. `tell` takes lines for
+    people.
 
     Raises:
-        AnalyticsError: As `read`.
+        AnalyticsError: It is not known how long handlers work.
     """
-    recorded = read(
-        spark,
-        source.events,
-        wanted=Range(source.since, source.until, (source.group,) if source.group else ()),
-        topic=source.topic,
-        seconds=seconds,
-        skip_corrupt=source.skip_corrupt,
-    )
     for line in recorded.findings.warnings(None):
         tell(f"sharecoord: warning: {line}")
     measured = recorded.measured
@@ -255,4 +233,4 @@ def replay(
         f"{records:,} records, {recorded.partitions} partitions, "
         f"{recorded.members} members"
     )
-    return predict(spark, points_of(recorded), repeats, measured)
+    return predict(spark, points, repeats, measured)

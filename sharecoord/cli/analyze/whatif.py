@@ -150,35 +150,34 @@ def _points(values: dict[str, Any], common: dict[str, Any]) -> list[Scenario]:
 def _replayed(
     values: dict[str, Any], common: dict[str, Any], repeats: int | None, source: dict[str, Any]
 ) -> Sequence[Prediction]:
+    from sharecoord.analytics.frames import Range
     from sharecoord.analytics.session import running
     from sharecoord.analytics.whatif import job
     from sharecoord.analytics.whatif.settings import CONSUMERS_MAX
 
     check_order(source["since"], source["until"])
-    master, memory = source.pop("master"), source.pop("driver_memory")
-
+    master, memory = source["master"], source["driver_memory"]
     warm_up_s = common.get("warm_up_s", 0.0)
     wanted_s = common["seconds"] + warm_up_s if "seconds" in common else None
-
-    def points_of(recorded: job.Recorded) -> list[Scenario]:
-        measured_s = max(recorded.seconds - warm_up_s, 1.0)
-        known = {"consumers": (recorded.members,), "partitions": (recorded.partitions,)}
-        given = {name: each for name, each in values.items() if each}
-        return _points(
-            {**known, **given}, {**common, "warm_up_s": warm_up_s, "seconds": measured_s}
-        )
 
     # Settings that are wrong whatever the events are refused before Spark starts.
     _points({**values, "consumers": values["consumers"] or (CONSUMERS_MAX,)}, common)
     with running(job.NAME, master, memory) as spark:
-        return job.replay(
+        recorded = job.read(
             spark,
-            job.Source(**source),
-            points_of,
+            source["events"],
+            wanted=Range(source["since"], source["until"], tuple(filter(None, [source["group"]]))),
+            topic=source["topic"],
             seconds=wanted_s,
-            repeats=repeats,
-            work_as_measured=not values["work_ms"],
-            tell=note,
+            skip_corrupt=source["skip_corrupt"],
+        )
+        known = {"consumers": (recorded.members,), "partitions": (recorded.partitions,)}
+        given = {name: each for name, each in values.items() if each}
+        seconds = max(recorded.seconds - warm_up_s, 1.0)
+        points = _points({**known, **given}, {**common, "warm_up_s": warm_up_s, "seconds": seconds})
+        work_as_measured = not values["work_ms"]
+        return job.replay(
+            spark, recorded, points, repeats=repeats, work_as_measured=work_as_measured, tell=note
         )
 
 
