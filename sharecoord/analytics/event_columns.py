@@ -11,6 +11,7 @@ SPARK_TYPES = {
     ColumnType.INT64: "bigint",
     ColumnType.STRING: "string",
     ColumnType.BINARY: "binary",
+    ColumnType.DOUBLE: "double",
     # A session may take a plain `timestamp` for one without a time zone.
     ColumnType.TIMESTAMP: "timestamp_ltz",
 }

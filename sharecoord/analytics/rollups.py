@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
+from sharecoord.analytics.event_columns import SPARK_TYPES
 from sharecoord.eventlog.rollups import COLUMNS, TABLE, WINDOW_MS, Rollup
 
 
@@ -97,4 +98,4 @@ class EventLog:
 
 def schema() -> str:
     """The columns of a file of rollups, as Spark's DDL."""
-    return ", ".join(f"`{name}` {kind}" for name, kind in COLUMNS.items())
+    return ", ".join(f"`{name}` {SPARK_TYPES[kind]}" for name, kind in COLUMNS.items())

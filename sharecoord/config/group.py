@@ -483,9 +483,10 @@ def validate_group_overrides(
         InvalidConfigError: As `resolve`.
     """
     config = resolve(overrides, coordinator_defaults)
-    fields = {setting.name: field for field, setting in settings_of(GroupConfig).items()}
     return {
-        name: GROUP_SETTINGS.find(name).render(getattr(config, fields[name])) for name in overrides
+        setting.name: setting.render(getattr(config, field))
+        for field, setting in settings_of(GroupConfig).items()
+        if setting.name in overrides
     }
 
 

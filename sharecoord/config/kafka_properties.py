@@ -27,6 +27,7 @@ from sharecoord.config.java_properties import (
     parse_plain_properties,
 )
 from sharecoord.config.kafka_keys import check_kafka_key, is_secret_kafka_key
+from sharecoord.config.setting import MASK
 from sharecoord.errors import InvalidConfigError
 
 # Only these make sense in a program that runs in a Java virtual machine, or steer a part of the
@@ -303,4 +304,4 @@ def _truststore_command(location: str, store_type: str) -> str:
 
 def masked_kafka_value(key: str, value: str) -> str:
     """The value as it may be shown."""
-    return "********" if value and is_secret_kafka_key(key) else value
+    return MASK if value and is_secret_kafka_key(key) else value

@@ -28,7 +28,7 @@ from sharecoord.config.process_settings import (
     StoreConfig,
     TlsConfig,
 )
-from sharecoord.config.setting import Setting, invalid_config, settings_of, unknown_name
+from sharecoord.config.setting import invalid_config, settings_of, unknown_name
 from sharecoord.config.sources import Raw, Source, read_environment, read_yaml
 from sharecoord.errors import InvalidConfigError
 
@@ -86,8 +86,12 @@ class ProcessConfig:
     def effective(self) -> tuple[EffectiveRow, ...]:
         """Every setting in force: the process's, Kafka's keys, and the defaults for all groups."""
         rows = [
-            self._row(setting.name, setting.show(setting.render(value)))
-            for setting, value in self._values()
+            self._row(
+                setting.name,
+                setting.show(setting.render(getattr(getattr(self, section), attribute))),
+            )
+            for section, section_class in SECTIONS.items()
+            for attribute, setting in settings_of(section_class).items()
         ]
         rows += [
             self._row(_KAFKA + key, masked_kafka_value(key, self.kafka[key]))
@@ -98,13 +102,6 @@ class ProcessConfig:
             for entry in resolve({}, self.group_defaults).entries()
         ]
         return tuple(rows)
-
-    def _values(self) -> list[tuple[Setting, Any]]:
-        return [
-            (setting, getattr(getattr(self, section), attribute))
-            for section, section_class in SECTIONS.items()
-            for attribute, setting in settings_of(section_class).items()
-        ]
 
     def _row(self, name: str, value: str) -> EffectiveRow:
         raw = self.origins.get(name)

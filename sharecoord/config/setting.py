@@ -36,28 +36,6 @@ class Kind(StrEnum):
     CUSTOM = "special"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Bounds:
-    """Inclusive limits of a value; None = no limit on that side."""
-
-    minimum: float | None = None
-    maximum: float | None = None
-
-    def contain(self, number: float) -> bool:
-        """Whether the number lies within the limits."""
-        above = self.minimum is None or number >= self.minimum
-        return above and (self.maximum is None or number <= self.maximum)
-
-    def text(self, unit: str = "", show: Callable[[Any], str] = str) -> str:
-        """The limits in words, as the end of "it must be …"; empty without limits."""
-        unit = f" {unit}" if unit else ""
-        if self.minimum is not None and self.maximum is not None:
-            return f"between {show(self.minimum)} and {show(self.maximum)}{unit}"
-        if self.minimum is not None:
-            return f"at least {show(self.minimum)}{unit}"
-        return f"at most {show(self.maximum)}{unit}" if self.maximum is not None else ""
-
-
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
     """A setting of a process or of a group.
@@ -67,7 +45,7 @@ class Setting:
         meaning: What it does, for a user; one or more full sentences.
         kind: How its text is read.
         default: The value in force when nobody set it.
-        bounds: Inclusive limits, in `unit`.
+        bounds: Inclusive limits, in `unit`; None = it has none.
         unit: `ms`, `bytes`, `records`, …; empty where there is none.
         choices: The allowed words of a `CHOICE`.
         parser: Reads a `CHOICE`, a `CUSTOM` or an item check of a `STR`; raises ValueError whose
@@ -80,7 +58,7 @@ class Setting:
     meaning: str
     kind: Kind
     default: Any
-    bounds: Bounds = Bounds()
+    bounds: tuple[float, float] | None = None
     unit: str = ""
     choices: tuple[str, ...] = ()
     parser: Callable[[str], Any] | None = None
@@ -100,7 +78,7 @@ class Setting:
             value = self._read(text)
         except ValueError as error:
             raise self.invalid(text, f"it must be {error}", where=where) from None
-        if self.kind in _BOUNDED and not self.bounds.contain(value):
+        if self.bounds is not None and not self.bounds[0] <= value <= self.bounds[1]:
             raise self.invalid(text, f"it must be {self.bounds_text()}", where=where)
         return value
 
@@ -128,11 +106,11 @@ class Setting:
 
     def bounds_text(self) -> str:
         """The limits in words and in friendly units; empty without limits."""
-        if self.kind is Kind.DURATION:
-            return self.bounds.text(show=values.format_duration)
-        if self.kind is Kind.SIZE:
-            return self.bounds.text(show=values.format_size)
-        return self.bounds.text(self.unit)
+        if self.bounds is None:
+            return ""
+        least, most = map(_FORMATS.get(self.kind, str), self.bounds)
+        unit = f" {self.unit}" if self.unit and self.kind not in _FORMATS else ""
+        return f"between {least} and {most}{unit}"
 
     def expected(self) -> str:
         """The values that the setting takes, in words, as the end of "it must be …"."""
@@ -153,11 +131,7 @@ class Setting:
 
     def default_text(self) -> str:
         """The default in friendly units, in quotes when it is empty."""
-        if self.kind is Kind.DURATION:
-            return values.format_duration(self.default)
-        if self.kind is Kind.SIZE:
-            return values.format_size(self.default)
-        return self.render(self.default) or '""'
+        return _FORMATS.get(self.kind, self.render)(self.default) or '""'
 
     def _read(self, text: str) -> Any:
         if self.parser is not None:
@@ -165,7 +139,11 @@ class Setting:
         return _PARSERS[self.kind](text)
 
 
-_BOUNDED: Final = frozenset({Kind.INT, Kind.FLOAT, Kind.DURATION, Kind.SIZE})
+_FORMATS: Final[dict[Kind, Callable[[Any], str]]] = {
+    Kind.DURATION: values.format_duration,
+    Kind.SIZE: values.format_size,
+}
+"""Values in friendly units, which stand in the text."""
 _PARSERS: Final[dict[Kind, Callable[[str], Any]]] = {
     Kind.INT: values.parse_int,
     Kind.FLOAT: values.parse_float,
@@ -256,15 +234,15 @@ def _field(name: str, meaning: str, kind: Kind, default: _T, **more: Any) -> _T:
 
 
 def int_setting(
-    name: str, meaning: str, *, default: int, bounds: tuple[int | None, int | None], unit: str = ""
+    name: str, meaning: str, *, default: int, bounds: tuple[int, int], unit: str = ""
 ) -> int:
     """A field that holds an integer."""
-    return _field(name, meaning, Kind.INT, default, bounds=Bounds(*bounds), unit=unit)
+    return _field(name, meaning, Kind.INT, default, bounds=bounds, unit=unit)
 
 
 def float_setting(name: str, meaning: str, *, default: float, bounds: tuple[float, float]) -> float:
     """A field that holds a number."""
-    return _field(name, meaning, Kind.FLOAT, default, bounds=Bounds(*bounds))
+    return _field(name, meaning, Kind.FLOAT, default, bounds=bounds)
 
 
 def bool_setting(name: str, meaning: str, *, default: bool) -> bool:
@@ -300,15 +278,14 @@ def duration_setting(
     name: str, meaning: str, *, default_ms: int, bounds_ms: tuple[int, int]
 ) -> int:
     """A field that holds milliseconds and accepts `30s` as well as `30000`."""
-    return _field(name, meaning, Kind.DURATION, default_ms, bounds=Bounds(*bounds_ms), unit="ms")
+    return _field(name, meaning, Kind.DURATION, default_ms, bounds=bounds_ms, unit="ms")
 
 
 def size_setting(
     name: str, meaning: str, *, default_bytes: int, bounds_bytes: tuple[int, int]
 ) -> int:
     """A field that holds bytes and accepts `512MiB` as well as `536870912`."""
-    bounds = Bounds(*bounds_bytes)
-    return _field(name, meaning, Kind.SIZE, default_bytes, bounds=bounds, unit="bytes")
+    return _field(name, meaning, Kind.SIZE, default_bytes, bounds=bounds_bytes, unit="bytes")
 
 
 def custom_setting(

@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from sharecoord.eventlog.schema import GroupEvent, RangeEvent
+from sharecoord.eventlog import schema
+from sharecoord.eventlog.schema import ColumnType, GroupEvent, RangeEvent
 
 VERSION: Final = 2
 DIRECTORY: Final = f"_rollups-{VERSION}"
@@ -169,21 +170,15 @@ TROUBLES: Final = Rollup(
 
 ROLLUPS: Final = (PLACES, RUNS, HAPPENED, ATTEMPTS, WAITS, HANDED, LAGS, TROUBLES)
 
-_OTHERS: Final = {
-    **dict.fromkeys(
-        ("group_id", "topic", "topic_id", "member_id", "client_id", "event", "state", "reason"),
-        "string",
-    ),
-    **dict.fromkeys(("partition", "delivery_count", "schema_version"), "int"),
-    "held_record_ms": "double",
-    "key": "binary",
-    "time": "timestamp_ltz",
+_TYPES: Final = {column.name: column.type for column in schema.COLUMNS} | {
+    "held_record_ms": ColumnType.DOUBLE
 }
-COLUMNS: Final[Mapping[str, str]] = {
-    TABLE: "string",
+COLUMNS: Final[Mapping[str, ColumnType]] = {
+    TABLE: ColumnType.STRING,
     **{
-        name: _OTHERS.get(name, "bigint")
+        name: _TYPES.get(name, ColumnType.INT64)
         for name in dict.fromkeys(name for rollup in ROLLUPS for name in rollup.columns)
     },
 }
-"""Columns of a file of rollups with their types in Spark's DDL; null outside of their tables."""
+"""Columns of a file of rollups with their types; null outside of their tables. Those of the event
+log keep their types."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 SCHEMA_VERSION = 1
 
@@ -90,8 +90,15 @@ class ColumnType(StrEnum):
     INT64 = "int64"
     STRING = "string"
     BINARY = "binary"
+    DOUBLE = "double"
     TIMESTAMP = "timestamp"
     """Microseconds since the epoch, UTC."""
+
+    def in_arrow(self, arrow: Any) -> Any:
+        """The type in `arrow`, which is pyarrow: the event log itself does not load it."""
+        if self is ColumnType.TIMESTAMP:
+            return arrow.timestamp("us", tz="UTC")
+        return arrow.type_for_alias(self.value)
 
 
 class Column(NamedTuple):

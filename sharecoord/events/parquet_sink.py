@@ -105,8 +105,6 @@ class ParquetSink:
                 self._segment = None
         if self._job is None and now_s >= self._retry_s:
             self._convert_next()
-        if self.counts.unsaid and now_s >= self._retry_s and not self._taken:
-            self._append(is_retry=True)
 
     def wait_s(self) -> float | None:
         """Seconds until the next work is due; few while the converter is busy."""
@@ -120,11 +118,12 @@ class ParquetSink:
             due_s = min(due_s, self._begun_s + self._max_age_s)
         return max(0.0, due_s - now_s)
 
-    def _append(self, *, is_retry: bool = False) -> None:
-        records, self._taken = self._taken, []
-        if not records and not is_retry:
-            return
+    def _append(self) -> None:
+        """Writes the rows that were taken, and how many are missing when it is time to say so."""
         counts = self.counts
+        records, self._taken = self._taken, []
+        if not records and not (counts.unsaid and self._now_s() >= self._retry_s):
+            return
         rows = sum(record.rows for record in records)
         counts.settled += rows
         if records:
@@ -213,7 +212,8 @@ class ParquetSink:
             segment.close()
 
     def _finish_all(self) -> None:
-        self._append(is_retry=bool(self.counts.unsaid))
+        self._retry_s = 0.0
+        self._append()
         if self._segment is not None:
             self._pending.append(self._segment)
             self._segment = None

@@ -50,15 +50,7 @@ ROWS_AT_A_TIME: Final = 32_768
 WAITING_MAX: Final = 50_000
 """Rows of a table that are in memory before they are added up."""
 
-_TYPES: Final = {
-    "string": pa.string(),
-    "int": pa.int32(),
-    "bigint": pa.int64(),
-    "double": pa.float64(),
-    "binary": pa.binary(),
-    "timestamp_ltz": pa.timestamp("us", tz="UTC"),
-}
-_SCHEMA: Final = pa.schema([(name, _TYPES[kind]) for name, kind in COLUMNS.items()])
+_SCHEMA: Final = pa.schema([(name, kind.in_arrow(pa)) for name, kind in COLUMNS.items()])
 _WINDOW_US: Final = WINDOW_MS * 1_000
 Columns = dict[str, Any]
 

@@ -11,21 +11,13 @@ import pyarrow as pa
 from sharecoord.eventlog.schema import COLUMNS, SCHEMA_VERSION, ColumnType
 from sharecoord.events.frames import Block, Value
 
-_TYPES: Final = {
-    ColumnType.INT32: pa.int32(),
-    ColumnType.INT64: pa.int64(),
-    ColumnType.STRING: pa.string(),
-    ColumnType.BINARY: pa.binary(),
-    ColumnType.TIMESTAMP: pa.timestamp("us", tz="UTC"),
-}
-
 VERSION_KEY: Final = b"sharecoord.schema.version"
 """Metadata of a file or stream: the schema version that its columns are of."""
 GROUP_KEY: Final = b"sharecoord.group.id"
 """Metadata of a Parquet file: the group of all its rows."""
 
 SCHEMA: Final = pa.schema(
-    [pa.field(column.name, _TYPES[column.type]) for column in COLUMNS],
+    [pa.field(column.name, column.type.in_arrow(pa)) for column in COLUMNS],
     {VERSION_KEY: str(SCHEMA_VERSION).encode()},
 )
 """Every column may be null: a reader takes what a file does not have for null."""

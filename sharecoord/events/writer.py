@@ -18,7 +18,7 @@ from typing import Final
 from sharecoord.config.endpoints import EventsSinkKind
 from sharecoord.errors import InvalidConfigError, SharecoordError
 from sharecoord.events.counts import WriterSink
-from sharecoord.events.frames import FrameReader, WriterSettings
+from sharecoord.events.frames import LENGTH, FrameReader, WriterSettings
 from sharecoord.observability.logs import configure_logging
 from sharecoord.observability.standard_error import guard_standard_error
 
@@ -37,12 +37,10 @@ def main() -> int:
     answers = os.dup(sys.stdout.fileno())
     # All other output goes to standard error: it is no answer.
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    frames = FrameReader()
-    first = _first_frame(frames)
-    if first is None:
+    length = _read(LENGTH.size)
+    if not length:
         return 0
-    payload, rest = first
-    settings = WriterSettings.read(payload)
+    settings = WriterSettings.read(_read(LENGTH.unpack(length)[0]))
     guard_standard_error()
     configure_logging(level=settings.log_level, json=settings.log_json)
     try:
@@ -51,7 +49,7 @@ def main() -> int:
         _say(answers, {"error": error.reason, "text": error.message})
         return 1
     _say(answers, {"ready": True})
-    serve(sink, frames, rest, lambda counts: _say(answers, counts))
+    serve(sink, lambda counts: _say(answers, counts))
     return 0
 
 
@@ -90,19 +88,12 @@ def open_sink(settings: WriterSettings) -> WriterSink:
     )
 
 
-def serve(
-    sink: WriterSink, frames: FrameReader, payloads: list[bytes], say: Callable[[object], None]
-) -> None:
-    """Writes the rows that come until the pipe ends.
-
-    Args:
-        sink: Takes the rows.
-        frames: Has the bytes that were read of the pipe so far.
-        payloads: Frames that have come with the first one.
-        say: Tells the coordinator the counts.
-    """
+def serve(sink: WriterSink, say: Callable[[object], None]) -> None:
+    """Writes the rows that come until the pipe ends; `say` tells the coordinator the counts."""
     said: tuple[int, int, int] | None = None
     source, is_open = sys.stdin.fileno(), True
+    frames = FrameReader()
+    payloads: list[bytes] = []
     while True:
         for payload in payloads:
             sink.take(payload)
@@ -123,15 +114,12 @@ def serve(
             payloads = frames.feed(data)
 
 
-def _first_frame(frames: FrameReader) -> tuple[bytes, list[bytes]] | None:
-    """The first frame, and the frames that came with it; None when the pipe ends before."""
-    while True:
-        data = os.read(sys.stdin.fileno(), READ_BYTES)
-        if not data:
-            return None
-        found = frames.feed(data)
-        if found:
-            return found[0], found[1:]
+def _read(size: int) -> bytes:
+    """The next bytes of the pipe; fewer when it ends before."""
+    data = b""
+    while len(data) < size and (more := os.read(sys.stdin.fileno(), size - len(data))):
+        data += more
+    return data
 
 
 def _say(descriptor: int, answer: object) -> None:

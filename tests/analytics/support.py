@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sharecoord.analytics import frames
-from sharecoord.eventlog.schema import COLUMN_NAMES, COLUMNS, SCHEMA_VERSION, ColumnType
+from sharecoord.eventlog.schema import COLUMN_NAMES, COLUMNS, SCHEMA_VERSION
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -19,14 +19,7 @@ if TYPE_CHECKING:
 T0 = datetime(2026, 1, 5, tzinfo=UTC)
 Row = dict[str, Any]
 
-_ARROW = {
-    ColumnType.INT32: pa.int32(),
-    ColumnType.INT64: pa.int64(),
-    ColumnType.STRING: pa.string(),
-    ColumnType.BINARY: pa.binary(),
-    ColumnType.TIMESTAMP: pa.timestamp("us", tz="UTC"),
-}
-ARROW_SCHEMA = pa.schema([(column.name, _ARROW[column.type]) for column in COLUMNS])
+ARROW_SCHEMA = pa.schema([(column.name, column.type.in_arrow(pa)) for column in COLUMNS])
 
 
 def at(seconds: float) -> datetime:

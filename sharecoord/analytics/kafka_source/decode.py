@@ -8,16 +8,9 @@ from typing import Final
 import pyarrow as pa
 
 from sharecoord.analytics.errors import EventsCorruptError
-from sharecoord.eventlog.schema import COLUMNS, ColumnType
+from sharecoord.eventlog.schema import COLUMNS
 
-_TYPES: Final = {
-    ColumnType.INT32: pa.int32(),
-    ColumnType.INT64: pa.int64(),
-    ColumnType.STRING: pa.string(),
-    ColumnType.BINARY: pa.binary(),
-    ColumnType.TIMESTAMP: pa.timestamp("us", tz="UTC"),
-}
-SCHEMA: Final = pa.schema([(column.name, _TYPES[column.type]) for column in COLUMNS])
+SCHEMA: Final = pa.schema([(column.name, column.type.in_arrow(pa)) for column in COLUMNS])
 
 BATCH_ROWS: Final = 10_000
 """Messages are joined to batches of at least so many rows: each batch costs Spark some time."""

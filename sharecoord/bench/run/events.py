@@ -20,7 +20,7 @@ from sharecoord.bench.engine.cell import Cell
 from sharecoord.bench.engine.samples import NO_LATENCY
 from sharecoord.bench.engine.trial import Outcome
 from sharecoord.bench.run.folder import load_pyarrow
-from sharecoord.eventlog.schema import COLUMNS, SCHEMA_VERSION, ColumnType, EventKind, RangeEvent
+from sharecoord.eventlog.schema import COLUMNS, SCHEMA_VERSION, EventKind, RangeEvent
 
 EVENTS_NAME: Final = "events"
 """Folder of a result."""
@@ -41,14 +41,7 @@ class EventFolder:
         self._root = directory / EVENTS_NAME
         self._duration_ns = int(duration_s * 1e9)
         arrow = self._arrow
-        types = {
-            ColumnType.INT32: arrow.int32(),
-            ColumnType.INT64: arrow.int64(),
-            ColumnType.STRING: arrow.string(),
-            ColumnType.BINARY: arrow.binary(),
-            ColumnType.TIMESTAMP: arrow.timestamp("us", tz="UTC"),
-        }
-        self._schema = arrow.schema([(column.name, types[column.type]) for column in COLUMNS])
+        self._schema = arrow.schema([(each.name, each.type.in_arrow(arrow)) for each in COLUMNS])
 
     def add(self, outcome: Outcome, cell: Cell, group_id: str) -> None:
         """Writes one trial as the life of a group."""

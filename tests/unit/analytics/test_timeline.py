@@ -15,17 +15,10 @@ from sharecoord.analytics.timeline import files
 from sharecoord.analytics.timeline.files import Wanted, read_events
 from sharecoord.analytics.timeline.story import sentence, story
 from sharecoord.errors import InvalidRequestError
-from sharecoord.eventlog.schema import COLUMNS, ColumnType, EventKind, GroupEvent, RangeEvent
+from sharecoord.eventlog.schema import COLUMNS, EventKind, GroupEvent, RangeEvent
 
 NOON = datetime(2026, 11, 22, 12, tzinfo=UTC)
-TYPES = {
-    ColumnType.INT32: pa.int32(),
-    ColumnType.INT64: pa.int64(),
-    ColumnType.STRING: pa.string(),
-    ColumnType.BINARY: pa.binary(),
-    ColumnType.TIMESTAMP: pa.timestamp("us", tz="UTC"),
-}
-SCHEMA = pa.schema([(column.name, TYPES[column.type]) for column in COLUMNS])
+SCHEMA = pa.schema([(column.name, column.type.in_arrow(pa)) for column in COLUMNS])
 
 
 def changed(number: int, event: RangeEvent, first: int, last: int, **more: Any) -> dict[str, Any]:

@@ -11,7 +11,6 @@ from enum import StrEnum
 import pytest
 
 from sharecoord.config.setting import (
-    Bounds,
     Kind,
     Setting,
     SettingsTable,
@@ -36,7 +35,6 @@ class Colour(StrEnum):
 @dataclass(frozen=True)
 class Example:
     count: int = int_setting("a.count", "How many.", default=3, bounds=(1, 10), unit="cats")
-    least: int = int_setting("a.least", "At least.", default=3, bounds=(1, None))
     ratio: float = float_setting("a.ratio", "Which part.", default=0.5, bounds=(0.0, 1.0))
     on: bool = bool_setting("a.on", "Whether.", default=True)
     colour: Colour = choice_setting("a.colour", "Which.", default=Colour.RED)
@@ -49,14 +47,13 @@ TABLE = SettingsTable(settings_of(Example).values())
 
 
 def test_the_fields_have_the_defaults_of_their_settings() -> None:
-    assert Example() == Example(3, 3, 0.5, True, Colour.RED, 50, 1024, "")
+    assert Example() == Example(3, 0.5, True, Colour.RED, 50, 1024, "")
 
 
 @pytest.mark.parametrize(
     ("name", "text", "expected"),
     [
         ("a.count", "10", 10),
-        ("a.least", "9999", 9999),
         ("a.ratio", "1", 1.0),
         ("a.on", "FALSE", False),
         ("a.colour", "Blue", Colour.BLUE),
@@ -77,7 +74,6 @@ def test_texts_are_read(name: str, text: str, expected: object) -> None:
         ("a.count", "0", "between 1 and 10 cats. The default is 3."),
         ("a.count", "11", "between 1 and 10 cats"),
         ("a.count", "x", "an integer"),
-        ("a.least", "0", "at least 1"),
         ("a.ratio", "1.01", "between 0.0 and 1.0"),
         ("a.on", "yes", "true or false"),
         ("a.colour", "green", "one of red, blue"),
@@ -120,7 +116,7 @@ def test_values_of_a_wrong_type_are_refused(name: str, raw: object) -> None:
 
 def test_the_text_of_a_masked_setting_is_never_shown() -> None:
     setting = Setting(
-        name="pin", meaning="", kind=Kind.INT, default=1, bounds=Bounds(1, 9), masker=lambda _: "*"
+        name="pin", meaning="", kind=Kind.INT, default=1, bounds=(1, 9), masker=lambda _: "*"
     )
     with pytest.raises(InvalidConfigError) as caught:
         setting.parse("4711")
@@ -156,12 +152,3 @@ def test_a_name_is_described_once() -> None:
         SettingsTable([*settings, settings[0]])
     assert len(TABLE) == len(settings)
     assert "a.count" in TABLE
-
-
-@pytest.mark.parametrize(
-    ("bounds", "text"),
-    [(Bounds(), ""), (Bounds(maximum=3), "at most 3"), (Bounds(minimum=1), "at least 1")],
-)
-def test_open_bounds_in_words(bounds: Bounds, text: str) -> None:
-    assert bounds.text() == text
-    assert bounds.contain(2)
