@@ -13,16 +13,15 @@ from typing import Any
 
 import pymysql  # type: ignore[import-untyped]
 import structlog
-from sqlalchemy import Connection, Engine, Insert, Table, create_engine, event, func, literal_column
+from sqlalchemy import Connection, Insert, Table, func
 from sqlalchemy.dialects import mysql
 from sqlalchemy.ext.compiler import compiles
-from sqlalchemy.pool import NullPool
 from sqlalchemy.schema import CreateTable
 
-from sharecoord.errors import InvalidConfigError, SharecoordError
+from sharecoord.errors import InvalidConfigError
 from sharecoord.store.dialects.base import READ_ONLY
-from sharecoord.store.dialects.errors_mysql import translate_mysql
-from sharecoord.store.dialects.errors_servers import StoreRefusedError
+from sharecoord.store.dialects.errors import StoreRefusedError
+from sharecoord.store.dialects.errors_mysql import read_mysql
 from sharecoord.store.dialects.server import (
     CONNECT_TIMEOUT_S,
     KEEPALIVE_COUNT,
@@ -72,8 +71,10 @@ def _create_table(element: CreateTable, compiler: Any, **options: Any) -> str:
 class MySqlDialect(ServerDialect):
     """MySQL or MariaDB: InnoDB, READ COMMITTED, strict, UTC, texts compared by their bytes."""
 
+    read_error = staticmethod(read_mysql)
     driver_errors = (pymysql.Error, OSError)
     insert = staticmethod(mysql.insert)
+    given = "inserted"
     ddl_commits = True
 
     # The server looks for a vanished machine only after hours; `keep` speaks every second.
@@ -96,23 +97,14 @@ class MySqlDialect(ServerDialect):
         size = sum(len(part) for part in payload if part)
         return WRITTEN_BYTES * size <= self._packet_max_bytes - STATEMENT_BYTES
 
-    def create_engine(self) -> Engine:
+    def connect_args(self) -> dict[str, Any]:
         answer_s = self._answer_timeout_ms / 1000
-        engine = create_engine(
-            self.url,
-            poolclass=NullPool,
-            paramstyle="format",
-            connect_args={
-                "charset": "utf8mb4",
-                "connect_timeout": CONNECT_TIMEOUT_S,
-                "read_timeout": answer_s,
-                "write_timeout": answer_s,
-            },
-        )
-        event.listen(engine, "do_connect", self._connect)
-        event.listen(engine, "connect", self._set_up)
-        event.listen(engine, "begin", self._begin)
-        return engine
+        return {
+            "charset": "utf8mb4",
+            "connect_timeout": CONNECT_TIMEOUT_S,
+            "read_timeout": answer_s,
+            "write_timeout": answer_s,
+        }
 
     def set_autocommit(self, driver_connection: Any) -> None:
         driver_connection.autocommit(True)  # noqa: FBT003 - the driver's interface
@@ -166,28 +158,14 @@ class MySqlDialect(ServerDialect):
         sql = "SELECT CAST(UNIX_TIMESTAMP(SYSDATE(3)) * 1000 AS SIGNED)"
         return int(connection.exec_driver_sql(sql).scalar_one())
 
-    def upsert(
-        self,
-        table: Table,
-        *,
-        keys: Sequence[str],
-        columns: Sequence[str] = (),
-        counter: str | None = None,
-        not_older_by: str | None = None,
+    def replacing(
+        self, insert: Any, keys: Sequence[str], replaced: dict[str, Any], not_older_by: str | None
     ) -> Insert:
-        insert = self.insert(table)
-        replaced: dict[str, Any] = {
-            name: insert.inserted[name]
-            for name in columns or table.columns.keys()
-            if name not in keys
-        }
-        if counter is not None:
-            # No parameter: PyMySQL makes one INSERT of many rows only without.
-            replaced[counter] = table.c[counter] + literal_column("1")
         if not_older_by is not None:
-            newer = insert.inserted[not_older_by] >= table.c[not_older_by]
+            stored = insert.table.c
+            newer = insert.inserted[not_older_by] >= stored[not_older_by]
             replaced = {
-                name: func.if_(newer, value, table.c[name]) for name, value in replaced.items()
+                name: func.if_(newer, value, stored[name]) for name, value in replaced.items()
             }
             # Assignments run from left to right and see those before: what all look at goes last.
             replaced[not_older_by] = replaced.pop(not_older_by)
@@ -199,10 +177,7 @@ class MySqlDialect(ServerDialect):
         same = next(column for column in table.columns if column.name != "id")
         return mysql.insert(table).on_duplicate_key_update({same.name: same})
 
-    def translate(self, error: BaseException, *, committing: bool) -> SharecoordError:
-        return translate_mysql(error, where=self.where, committing=committing)
-
-    def _connect(
+    def connect(
         self, dialect: object, record: object, args: list[Any], params: dict[str, Any]
     ) -> Any:
         connection = pymysql.connect(*args, **params, defer_connect=True)
@@ -226,7 +201,7 @@ class MySqlDialect(ServerDialect):
                     own.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
         return connection
 
-    def _set_up(self, connection: Any, record: object) -> None:
+    def set_up(self, connection: Any, record: object) -> None:
         lock_s = max(1, self._lock_timeout_ms // 1000)
         with connection.cursor() as cursor:
             # Of hours that come twice the server's own time zone would make one.
@@ -251,7 +226,7 @@ class MySqlDialect(ServerDialect):
                 "Give the address of the primary"
             )
 
-    def _begin(self, connection: Connection) -> None:
+    def begin(self, connection: Connection) -> None:
         if connection.get_execution_options().get(READ_ONLY, False):
             # Several statements, one state.
             driver: Any = connection.connection.driver_connection

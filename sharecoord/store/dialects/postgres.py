@@ -13,14 +13,13 @@ import psycopg
 import structlog
 from psycopg.pq import TransactionStatus
 from psycopg.waiting import Ready
-from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy import Connection
 from sqlalchemy.dialects import postgresql
-from sqlalchemy.pool import NullPool
 
-from sharecoord.errors import InvalidConfigError, SharecoordError
+from sharecoord.errors import InvalidConfigError
 from sharecoord.store.dialects.base import READ_ONLY
-from sharecoord.store.dialects.errors_postgres import translate_postgres
-from sharecoord.store.dialects.errors_servers import StoreRefusedError
+from sharecoord.store.dialects.errors import StoreRefusedError
+from sharecoord.store.dialects.errors_postgres import read_postgres
 from sharecoord.store.dialects.postgres_text import register_text
 from sharecoord.store.dialects.server import (
     CONNECT_TIMEOUT_S,
@@ -104,6 +103,7 @@ class SynchronisedCursor(psycopg.Cursor[Any]):
 class PostgresDialect(ServerDialect):
     """PostgreSQL: READ COMMITTED, `synchronous_commit` at least `on`, answers within seconds."""
 
+    read_error = staticmethod(read_postgres)
     driver_errors = (psycopg.Error,)
     insert = staticmethod(postgresql.insert)
 
@@ -113,18 +113,6 @@ class PostgresDialect(ServerDialect):
     holder_sql = f"SELECT l.pid, coalesce(host(a.client_addr), 'a local socket') {_LOCK_ROWS}"
     end_session_sql = "SELECT pg_terminate_backend(%s)"
     locked_sql = f"SELECT count(*) > 0 {_LOCK_ROWS}"
-
-    def create_engine(self) -> Engine:
-        engine = create_engine(
-            self.url,
-            poolclass=NullPool,
-            paramstyle="format",
-            connect_args=self._connect_args(),
-        )
-        event.listen(engine, "do_connect", self._connect)
-        event.listen(engine, "connect", self._set_up)
-        event.listen(engine, "begin", self._begin)
-        return engine
 
     def set_autocommit(self, driver_connection: Any) -> None:
         driver_connection.autocommit = True
@@ -174,10 +162,7 @@ class PostgresDialect(ServerDialect):
         sql = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint"
         return int(connection.exec_driver_sql(sql).scalar_one())
 
-    def translate(self, error: BaseException, *, committing: bool) -> SharecoordError:
-        return translate_postgres(error, where=self.where, committing=committing)
-
-    def _connect_args(self) -> dict[str, Any]:
+    def connect_args(self) -> dict[str, Any]:
         """Ours where the URL says nothing; of `options` the later one wins, so the URL's."""
         settings = {
             "default_transaction_isolation": "read\\ committed",
@@ -212,7 +197,7 @@ class PostgresDialect(ServerDialect):
         made = {name: value for name, value in ours.items() if name not in theirs}
         return {**made, "options": f"{options} {_text(theirs.get('options', ''))}".strip()}
 
-    def _connect(
+    def connect(
         self, dialect: object, record: object, args: list[Any], params: dict[str, Any]
     ) -> BoundedConnection:
         connection = BoundedConnection.connect(*args, **params)
@@ -221,7 +206,7 @@ class PostgresDialect(ServerDialect):
         register_text(connection)
         return connection
 
-    def _set_up(self, connection: BoundedConnection, record: object) -> None:
+    def set_up(self, connection: BoundedConnection, record: object) -> None:
         connection.autocommit = True
         row = connection.execute(_SET_UP).fetchone()
         connection.autocommit = False
@@ -233,7 +218,7 @@ class PostgresDialect(ServerDialect):
                 "all hosts with ?target_session_attrs=read-write"
             )
 
-    def _begin(self, connection: Connection) -> None:
+    def begin(self, connection: Connection) -> None:
         if connection.get_execution_options().get(READ_ONLY, False):
             # Several statements, one state. Goes with the driver's BEGIN.
             driver: Any = connection.connection.driver_connection

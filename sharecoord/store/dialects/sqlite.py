@@ -14,10 +14,10 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.pool import NullPool
 
-from sharecoord.errors import InvalidConfigError, SharecoordError, StoreFatalError
+from sharecoord.errors import InvalidConfigError, StoreFatalError
 from sharecoord.ports import LOCK_TIMEOUT_MS
 from sharecoord.store.dialects.base import READ_ONLY, Dialect
-from sharecoord.store.dialects.errors_sqlite import translate_sqlite
+from sharecoord.store.dialects.errors_sqlite import read_sqlite
 from sharecoord.store.dialects.file_lock import FileLock
 
 WAL_AUTOCHECKPOINT_PAGES = 4000
@@ -29,6 +29,7 @@ CACHE_KIB = 16 * 1024
 class SqliteDialect(Dialect):
     """A file on a local disk, WAL, synchronous=FULL: what COMMIT says is on disk."""
 
+    read_error = staticmethod(read_sqlite)
     driver_errors = (sqlite3.Error,)
     insert = staticmethod(sqlite.insert)
 
@@ -50,6 +51,7 @@ class SqliteDialect(Dialect):
         """
         # Two names of one file must find the same lock and the same WAL.
         self.path = Path(os.path.realpath(path))
+        self.where = str(self.path)
         self._clock_ms = clock_ms
         self._lock_timeout_ms = lock_timeout_ms
         self._lock = FileLock(self.path)
@@ -91,9 +93,6 @@ class SqliteDialect(Dialect):
 
     def now_ms(self, connection: Connection) -> int:
         return self._clock_ms()
-
-    def translate(self, error: BaseException, *, committing: bool) -> SharecoordError:
-        return translate_sqlite(error, path=str(self.path), committing=committing)
 
     def _make_directory(self) -> None:
         try:
