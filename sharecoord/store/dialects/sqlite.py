@@ -16,6 +16,7 @@ from sqlalchemy.pool import NullPool
 
 from sharecoord.errors import InvalidConfigError, StoreFatalError
 from sharecoord.ports import LOCK_TIMEOUT_MS
+from sharecoord.store.clock import wall_clock_ms
 from sharecoord.store.dialects.base import READ_ONLY, Dialect
 from sharecoord.store.dialects.errors_sqlite import read_sqlite
 from sharecoord.store.dialects.file_lock import FileLock
@@ -37,7 +38,7 @@ class SqliteDialect(Dialect):
         self,
         path: Path,
         *,
-        clock_ms: Callable[[], int],
+        clock_ms: Callable[[], int] = wall_clock_ms,
         lock_timeout_ms: int = LOCK_TIMEOUT_MS,
         pragmas: Mapping[str, str | int] | None = None,
     ) -> None:
