@@ -19,20 +19,9 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.schema import CreateTable
 
 from sharecoord.errors import InvalidConfigError
-from sharecoord.store.dialects.base import READ_ONLY
+from sharecoord.store.dialects import READ_ONLY, server
 from sharecoord.store.dialects.errors import StoreRefusedError
 from sharecoord.store.dialects.errors_mysql import read_mysql
-from sharecoord.store.dialects.server import (
-    CONNECT_TIMEOUT_S,
-    KEEPALIVE_COUNT,
-    KEEPALIVE_IDLE_S,
-    KEEPALIVE_INTERVAL_S,
-    NOT_DURABLE,
-    OPEN_TIMEOUT_MS,
-    STATEMENT_TIMEOUT_MS,
-    USER_TIMEOUT_MS,
-    ServerDialect,
-)
 from sharecoord.store.tables import METADATA
 
 log = structlog.get_logger(__name__)
@@ -53,10 +42,10 @@ _KEY = "CONCAT('sharecoord.', LEFT(SHA2(CONCAT(DATABASE(), '/', %s), 256), 40))"
 _COLLATIONS = {True: "utf8mb4_nopad_bin", False: "utf8mb4_0900_bin"}
 """Collation by whether the server is MariaDB. Bytes decide, and blanks at the end count."""
 _SOCKET_OPTIONS = (
-    ("TCP_KEEPIDLE", KEEPALIVE_IDLE_S),
-    ("TCP_KEEPINTVL", KEEPALIVE_INTERVAL_S),
-    ("TCP_KEEPCNT", KEEPALIVE_COUNT),
-    ("TCP_USER_TIMEOUT", USER_TIMEOUT_MS),
+    ("TCP_KEEPIDLE", server.KEEPALIVE_IDLE_S),
+    ("TCP_KEEPINTVL", server.KEEPALIVE_INTERVAL_S),
+    ("TCP_KEEPCNT", server.KEEPALIVE_COUNT),
+    ("TCP_USER_TIMEOUT", server.USER_TIMEOUT_MS),
 )
 
 
@@ -68,7 +57,7 @@ def _create_table(element: CreateTable, compiler: Any, **options: Any) -> str:
     return f"{text} ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARSET=utf8mb4 COLLATE={collation}\n"
 
 
-class MySqlDialect(ServerDialect):
+class MySqlDialect(server.ServerDialect):
     """MySQL or MariaDB: InnoDB, READ COMMITTED, strict, UTC, texts compared by their bytes."""
 
     read_error = staticmethod(read_mysql)
@@ -101,7 +90,7 @@ class MySqlDialect(ServerDialect):
         answer_s = self._answer_timeout_ms / 1000
         return {
             "charset": "utf8mb4",
-            "connect_timeout": CONNECT_TIMEOUT_S,
+            "connect_timeout": server.CONNECT_TIMEOUT_S,
             "read_timeout": answer_s,
             "write_timeout": answer_s,
         }
@@ -124,13 +113,15 @@ class MySqlDialect(ServerDialect):
         ).one()
         self._packet_max_bytes = int(packet_max_bytes)
         if int(flush) != 1:
-            log.warning(NOT_DURABLE, fix="innodb_flush_log_at_trx_commit = 1", store=self.where)
+            log.warning(
+                server.NOT_DURABLE, fix="innodb_flush_log_at_trx_commit = 1", store=self.where
+            )
         if int(binlog) and int(sync) != 1:
-            log.warning(NOT_DURABLE, fix="sync_binlog = 1", store=self.where)
+            log.warning(server.NOT_DURABLE, fix="sync_binlog = 1", store=self.where)
         if core.is_mariadb:
             connection.exec_driver_sql("SET SESSION max_statement_time = 0")
         driver: Any = connection.connection.driver_connection
-        driver._read_timeout = OPEN_TIMEOUT_MS / 1000
+        driver._read_timeout = server.OPEN_TIMEOUT_MS / 1000
 
     def check_schema(self, connection: Connection) -> None:
         core: Any = connection.dialect
@@ -216,7 +207,7 @@ class MySqlDialect(ServerDialect):
             if "MariaDB" in str(version):
                 standstill_s = max(1, self._standstill_ms // 1000)
                 cursor.execute(
-                    f"SET SESSION max_statement_time = {STATEMENT_TIMEOUT_MS / 1000}, "
+                    f"SET SESSION max_statement_time = {server.STATEMENT_TIMEOUT_MS / 1000}, "
                     f"idle_transaction_timeout = {standstill_s}"
                 )
         if str(read_only) not in ("0", "OFF"):

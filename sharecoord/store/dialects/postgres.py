@@ -17,21 +17,10 @@ from sqlalchemy import Connection
 from sqlalchemy.dialects import postgresql
 
 from sharecoord.errors import InvalidConfigError
-from sharecoord.store.dialects.base import READ_ONLY
+from sharecoord.store.dialects import READ_ONLY, server
 from sharecoord.store.dialects.errors import StoreRefusedError
 from sharecoord.store.dialects.errors_postgres import read_postgres
 from sharecoord.store.dialects.postgres_text import register_text
-from sharecoord.store.dialects.server import (
-    CONNECT_TIMEOUT_S,
-    KEEPALIVE_COUNT,
-    KEEPALIVE_IDLE_S,
-    KEEPALIVE_INTERVAL_S,
-    NOT_DURABLE,
-    OPEN_TIMEOUT_MS,
-    STATEMENT_TIMEOUT_MS,
-    USER_TIMEOUT_MS,
-    ServerDialect,
-)
 
 log = structlog.get_logger(__name__)
 
@@ -100,7 +89,7 @@ class SynchronisedCursor(psycopg.Cursor[Any]):
                 pipeline.sync()
 
 
-class PostgresDialect(ServerDialect):
+class PostgresDialect(server.ServerDialect):
     """PostgreSQL: READ COMMITTED, `synchronous_commit` at least `on`, answers within seconds."""
 
     read_error = staticmethod(read_postgres)
@@ -125,7 +114,7 @@ class PostgresDialect(ServerDialect):
             )
         for name in ("fsync", "full_page_writes"):
             if connection.exec_driver_sql(f"SHOW {name}").scalar() == "off":
-                log.warning(NOT_DURABLE, fix=f"{name} = on", store=self.where)
+                log.warning(server.NOT_DURABLE, fix=f"{name} = on", store=self.where)
         encoding = connection.exec_driver_sql("SHOW server_encoding").scalar()
         if encoding != "UTF8":
             raise InvalidConfigError(
@@ -133,9 +122,9 @@ class PostgresDialect(ServerDialect):
                 "DATABASE … ENCODING 'UTF8' TEMPLATE template0"
             )
         for name in ("statement_timeout", "idle_in_transaction_session_timeout"):
-            connection.exec_driver_sql(f"SET LOCAL {name} = {OPEN_TIMEOUT_MS}")
+            connection.exec_driver_sql(f"SET LOCAL {name} = {server.OPEN_TIMEOUT_MS}")
         driver: Any = connection.connection.driver_connection
-        driver.answer_timeout_s = OPEN_TIMEOUT_MS / 1000
+        driver.answer_timeout_s = server.OPEN_TIMEOUT_MS / 1000
 
     @contextlib.contextmanager
     def together(self, connection: Connection) -> Iterator[None]:
@@ -167,13 +156,13 @@ class PostgresDialect(ServerDialect):
         settings = {
             "default_transaction_isolation": "read\\ committed",
             "lock_timeout": self._lock_timeout_ms,
-            "statement_timeout": STATEMENT_TIMEOUT_MS,
+            "statement_timeout": server.STATEMENT_TIMEOUT_MS,
             "idle_in_transaction_session_timeout": self._standstill_ms,
             # For the server's end: when our machine is gone, its locks must not stay.
-            "tcp_keepalives_idle": KEEPALIVE_IDLE_S,
-            "tcp_keepalives_interval": KEEPALIVE_INTERVAL_S,
-            "tcp_keepalives_count": KEEPALIVE_COUNT,
-            "tcp_user_timeout": USER_TIMEOUT_MS,
+            "tcp_keepalives_idle": server.KEEPALIVE_IDLE_S,
+            "tcp_keepalives_interval": server.KEEPALIVE_INTERVAL_S,
+            "tcp_keepalives_count": server.KEEPALIVE_COUNT,
+            "tcp_user_timeout": server.USER_TIMEOUT_MS,
             # Everything goes by primary key or an index, and the tables change faster than
             # their statistics: a plan made for an empty table must not scan a full one.
             "enable_seqscan": "off",
@@ -184,13 +173,13 @@ class PostgresDialect(ServerDialect):
         }
         options = " ".join(f"-c {name}={value}" for name, value in settings.items())
         ours = {
-            "connect_timeout": CONNECT_TIMEOUT_S,
+            "connect_timeout": server.CONNECT_TIMEOUT_S,
             "application_name": "sharecoord",
             "keepalives": 1,
-            "keepalives_idle": KEEPALIVE_IDLE_S,
-            "keepalives_interval": KEEPALIVE_INTERVAL_S,
-            "keepalives_count": KEEPALIVE_COUNT,
-            "tcp_user_timeout": USER_TIMEOUT_MS,
+            "keepalives_idle": server.KEEPALIVE_IDLE_S,
+            "keepalives_interval": server.KEEPALIVE_INTERVAL_S,
+            "keepalives_count": server.KEEPALIVE_COUNT,
+            "tcp_user_timeout": server.USER_TIMEOUT_MS,
             "client_encoding": "utf8",
         }
         theirs = self.url.query
