@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from sharecoord.errors import InvalidConfigError
 from sharecoord.ports import LOCK_TIMEOUT_MS, Store
-from sharecoord.store.clock import wall_clock_ms
 from sharecoord.store.memory.store import MemoryStore
 
 if TYPE_CHECKING:
@@ -34,7 +32,6 @@ def make_store(
     url: str,
     *,
     fleet: bool = False,
-    clock_ms: Callable[[], int] = wall_clock_ms,
     lock_timeout_ms: int = LOCK_TIMEOUT_MS,
 ) -> Store:
     """Makes the store that `url` names; nothing is touched before `open`.
@@ -43,7 +40,6 @@ def make_store(
         url: `sqlite:///relative/path`, `sqlite:////absolute/path`, `postgresql://…`, `mysql://…`
             (MariaDB too) or `memory:`.
         fleet: Whether several coordinators use the store.
-        clock_ms: Clock of embedded stores, milliseconds since the epoch.
         lock_timeout_ms: How long a transaction waits for rows that another one has locked.
 
     Raises:
@@ -58,7 +54,7 @@ def make_store(
         if rest.strip("/"):
             raise InvalidConfigError("store: memory: takes nothing after the colon")
         _refuse_fleet(kind, fleet=fleet)
-        return MemoryStore(clock_ms=clock_ms)
+        return MemoryStore()
     if kind == "sqlite":
         path = _sqlite_path(rest)
         _refuse_fleet(kind, fleet=fleet)
@@ -66,7 +62,7 @@ def make_store(
         from sharecoord.store.dialects import SqliteDialect
         from sharecoord.store.sql_store import SqlStore
 
-        dialect = SqliteDialect(path, clock_ms=clock_ms, lock_timeout_ms=lock_timeout_ms)
+        dialect = SqliteDialect(path, lock_timeout_ms=lock_timeout_ms)
         return SqlStore(dialect, name=f"store {dialect.path}")
     if kind in _SERVERS:
         return _make_server_store(kind, rest, fleet=fleet, lock_timeout_ms=lock_timeout_ms)

@@ -19,8 +19,7 @@ from sharecoord.errors import (
 )
 from sharecoord.ports import FIRST_LEASE_MS
 from sharecoord.store.dialects import ALONE, Dialect
-from sharecoord.store.dialects.errors_servers import StoreRefusedError
-from sharecoord.store.dialects.errors_sqlite import StoreBusyError
+from sharecoord.store.dialects.errors import StoreBusyError, StoreRefusedError
 from sharecoord.store.groups.groups import GroupCalls
 from sharecoord.store.groups.operations import OperatorCalls
 from sharecoord.store.hot import commit

@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from sharecoord.errors import InternalError
 from sharecoord.store.dialects import READ_ONLY, Dialect
-from sharecoord.store.dialects.errors_sqlite import is_store_error
+from sharecoord.store.dialects.errors import is_store_error
 
 
 class _Kept:

@@ -25,7 +25,7 @@ from sharecoord.core.changes import (
     PartitionRow,
 )
 from sharecoord.errors import StoreUnavailableError
-from sharecoord.store.groups import groups
+from sharecoord.store.groups import operations
 from sharecoord.store.hot import partitions
 from sharecoord.store.sql_store import SqlStore
 from tests.contract.store_worlds import (
@@ -341,7 +341,7 @@ def test_rows_that_are_made_while_their_topic_is_deleted_belong_to_its_next_firs
 ) -> None:
     maker, operator = patient(server_world, "c0"), patient(server_world, "c1")
     claimed(maker, key_of(0))
-    read_floor, lock_rows = partitions.read_floor, groups._lock_partitions
+    read_floor, lock_rows = partitions.read_floor, operations._lock_partitions
     asked = threading.Event()
     deletions: list[threading.Thread] = []
 
@@ -356,7 +356,7 @@ def test_rows_that_are_made_while_their_topic_is_deleted_belong_to_its_next_firs
         asked.wait()
         return read_floor(connection)
 
-    monkeypatch.setattr(groups, "_lock_partitions", asking)
+    monkeypatch.setattr(operations, "_lock_partitions", asking)
     monkeypatch.setattr(partitions, "read_floor", meanwhile)
     made = maker.open_partitions([key_of(0), key_of(1)])
     deletions[0].join()
@@ -371,7 +371,7 @@ def test_rows_that_wait_for_the_deletion_of_their_topic_do_not_start_at_zero(
 ) -> None:
     maker, operator = patient(server_world, "c0"), patient(server_world, "c1")
     claimed(maker, key_of(0))
-    delete_rows = groups._delete_all_but_outboxes
+    delete_rows = operations._delete_all_but_outboxes
     makers: list[threading.Thread] = []
     made: list[PartitionRow] = []
 
@@ -380,7 +380,7 @@ def test_rows_that_wait_for_the_deletion_of_their_topic_do_not_start_at_zero(
         makers.append(run_beside(lambda: made.extend(maker.open_partitions([key_of(1)]))))
         return delete_rows(*args)
 
-    monkeypatch.setattr(groups, "_delete_all_but_outboxes", locked)
+    monkeypatch.setattr(operations, "_delete_all_but_outboxes", locked)
     operator.delete_topics("group", ["orders"])
     makers[0].join()
 

@@ -14,6 +14,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, Insert, Table, literal_column
 
 from sharecoord.errors import SharecoordError
+from sharecoord.store.dialects.errors import Read, translate
 
 READ_ONLY = "sharecoord_read_only"
 """Execution option of connections that only read: they never wait for a writer."""
@@ -25,11 +26,20 @@ ALONE = ""
 class Dialect(abc.ABC):
     """A database: how to connect, begin, upsert, tell the time and read errors."""
 
+    where: str
+    """The name of the database in messages of errors; without password."""
+
+    read_error: Read
+    """Reads an error of the driver."""
+
     driver_errors: tuple[type[BaseException], ...]
     """The driver's errors, which SQLAlchemy does not wrap everywhere."""
 
     insert: Callable[[Table], Any]
     """SQLAlchemy's INSERT with this database's words for rows that exist."""
+
+    given: str = "excluded"
+    """SQLAlchemy's name for the row that the INSERT gives."""
 
     keeps_readers: bool = False
     """Whether one connection for reading is kept open between reads: making one is slow."""
@@ -118,16 +128,21 @@ class Dialect(abc.ABC):
             not_older_by: A column; the stored row stays when its value is higher.
         """
         insert = self.insert(table)
-        replaced: dict[str, Any] = {
-            name: insert.excluded[name]
-            for name in columns or table.columns.keys()
-            if name not in keys
-        }
+        given = getattr(insert, self.given)
+        names = columns or table.columns.keys()
+        replaced: dict[str, Any] = {name: given[name] for name in names if name not in keys}
         if counter is not None:
+            # No parameter: PyMySQL makes one INSERT of many rows only without.
             replaced[counter] = table.c[counter] + literal_column("1")
+        return self.replacing(insert, keys, replaced, not_older_by)
+
+    def replacing(
+        self, insert: Any, keys: Sequence[str], replaced: dict[str, Any], not_older_by: str | None
+    ) -> Insert:
+        """The INSERT with the words for a row that exists; arguments as of `upsert`."""
         where = None
         if not_older_by is not None:
-            where = table.c[not_older_by] <= insert.excluded[not_older_by]
+            where = insert.table.c[not_older_by] <= insert.excluded[not_older_by]
         made: Insert = insert.on_conflict_do_update(index_elements=keys, set_=replaced, where=where)
         return made
 
@@ -136,6 +151,6 @@ class Dialect(abc.ABC):
         made: Insert = self.insert(table).on_conflict_do_nothing()
         return made
 
-    @abc.abstractmethod
     def translate(self, error: BaseException, *, committing: bool) -> SharecoordError:
-        """The error of this package for an error of the driver."""
+        """The error of this package for an error of the driver; see `errors.translate`."""
+        return translate(self.read_error, error, where=self.where, committing=committing)

@@ -1,10 +1,8 @@
-"""Translates errors of PyMySQL by the error number of server or client."""
+"""Reads errors of PyMySQL by the error number of server or client."""
 
 from __future__ import annotations
 
-from sharecoord.errors import SharecoordError
-from sharecoord.store.dialects.errors_servers import Kind, translate
-from sharecoord.store.dialects.errors_sqlite import unwrapped
+from sharecoord.store.dialects.errors import Kind, Reading
 
 _LOST = "the connection is lost or could not be made; is the server up, and the network?"
 _FULL = "no space left at the server; free space"
@@ -45,20 +43,12 @@ _CLIENT_CODES = range(2000, 3000)
 """Numbers of the client library: the connection broke, or could not be made."""
 
 
-def translate_mysql(error: BaseException, *, where: str, committing: bool) -> SharecoordError:
-    """The error of this package for an error of PyMySQL or SQLAlchemy.
-
-    Args:
-        error: What was raised inside a transaction or while connecting, wrapped or bare.
-        where: The store without its password.
-        committing: Whether COMMIT itself raised it.
-    """
-    bare = unwrapped(error)
-    code = bare.args[0] if bare.args and isinstance(bare.args[0], int) else None
-    words = bare.args[1] if code is not None and len(bare.args) > 1 else bare
-    said = f"{type(bare).__name__}{f' {code}' if code is not None else ''}: {words}"
-    kind, hint = _kind_of(bare, code)
-    return translate(kind, hint, said, where=where, committing=committing)
+def read_mysql(error: BaseException) -> Reading:
+    """What an error of PyMySQL, or of binding a value, means."""
+    code = error.args[0] if error.args and isinstance(error.args[0], int) else None
+    words = error.args[1] if code is not None and len(error.args) > 1 else error
+    number = f" {code}" if code is not None else ""
+    return Reading(*_kind_of(error, code), f"{type(error).__name__}{number}: {words}")
 
 
 def _kind_of(error: BaseException, code: int | None) -> tuple[Kind, str]:

@@ -1,10 +1,8 @@
-"""Translates errors of psycopg by SQLSTATE; errors of connecting have none, only a text."""
+"""Reads errors of psycopg by SQLSTATE; errors of connecting have none, only a text."""
 
 from __future__ import annotations
 
-from sharecoord.errors import SharecoordError
-from sharecoord.store.dialects.errors_servers import Kind, translate
-from sharecoord.store.dialects.errors_sqlite import unwrapped
+from sharecoord.store.dialects.errors import Kind, Reading
 
 _LOST = "the connection is lost or could not be made; is the server up, and the network?"
 _STARTING = "the server starts, stops or recovers from a crash; wait for it"
@@ -67,20 +65,12 @@ _CONNECT_TEXTS = (
 )
 
 
-def translate_postgres(error: BaseException, *, where: str, committing: bool) -> SharecoordError:
-    """The error of this package for an error of psycopg or SQLAlchemy.
-
-    Args:
-        error: What was raised inside a transaction or while connecting, wrapped or bare.
-        where: The store without its password.
-        committing: Whether COMMIT itself raised it.
-    """
-    bare = unwrapped(error)
-    code = getattr(bare, "sqlstate", None)
-    text = " ".join(str(bare).split())
-    said = f"{type(bare).__name__}{f' {code}' if code else ''}: {text}"
-    kind, hint = _kind_of(bare, code, text)
-    return translate(kind, hint, said, where=where, committing=committing)
+def read_postgres(error: BaseException) -> Reading:
+    """What an error of psycopg, or of binding a value, means."""
+    code = getattr(error, "sqlstate", None)
+    text = " ".join(str(error).split())
+    said = f"{type(error).__name__}{f' {code}' if code else ''}: {text}"
+    return Reading(*_kind_of(error, code, text), said)
 
 
 def _kind_of(error: BaseException, code: str | None, text: str) -> tuple[Kind, str]:

@@ -13,27 +13,15 @@ from typing import Any
 
 import pymysql  # type: ignore[import-untyped]
 import structlog
-from sqlalchemy import Connection, Engine, Insert, Table, create_engine, event, func, literal_column
+from sqlalchemy import Connection, Insert, Table, func
 from sqlalchemy.dialects import mysql
 from sqlalchemy.ext.compiler import compiles
-from sqlalchemy.pool import NullPool
 from sqlalchemy.schema import CreateTable
 
-from sharecoord.errors import InvalidConfigError, SharecoordError
-from sharecoord.store.dialects.base import READ_ONLY
-from sharecoord.store.dialects.errors_mysql import translate_mysql
-from sharecoord.store.dialects.errors_servers import StoreRefusedError
-from sharecoord.store.dialects.server import (
-    CONNECT_TIMEOUT_S,
-    KEEPALIVE_COUNT,
-    KEEPALIVE_IDLE_S,
-    KEEPALIVE_INTERVAL_S,
-    NOT_DURABLE,
-    OPEN_TIMEOUT_MS,
-    STATEMENT_TIMEOUT_MS,
-    USER_TIMEOUT_MS,
-    ServerDialect,
-)
+from sharecoord.errors import InvalidConfigError
+from sharecoord.store.dialects import READ_ONLY, server
+from sharecoord.store.dialects.errors import StoreRefusedError
+from sharecoord.store.dialects.errors_mysql import read_mysql
 from sharecoord.store.tables import METADATA
 
 log = structlog.get_logger(__name__)
@@ -54,10 +42,10 @@ _KEY = "CONCAT('sharecoord.', LEFT(SHA2(CONCAT(DATABASE(), '/', %s), 256), 40))"
 _COLLATIONS = {True: "utf8mb4_nopad_bin", False: "utf8mb4_0900_bin"}
 """Collation by whether the server is MariaDB. Bytes decide, and blanks at the end count."""
 _SOCKET_OPTIONS = (
-    ("TCP_KEEPIDLE", KEEPALIVE_IDLE_S),
-    ("TCP_KEEPINTVL", KEEPALIVE_INTERVAL_S),
-    ("TCP_KEEPCNT", KEEPALIVE_COUNT),
-    ("TCP_USER_TIMEOUT", USER_TIMEOUT_MS),
+    ("TCP_KEEPIDLE", server.KEEPALIVE_IDLE_S),
+    ("TCP_KEEPINTVL", server.KEEPALIVE_INTERVAL_S),
+    ("TCP_KEEPCNT", server.KEEPALIVE_COUNT),
+    ("TCP_USER_TIMEOUT", server.USER_TIMEOUT_MS),
 )
 
 
@@ -69,11 +57,13 @@ def _create_table(element: CreateTable, compiler: Any, **options: Any) -> str:
     return f"{text} ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARSET=utf8mb4 COLLATE={collation}\n"
 
 
-class MySqlDialect(ServerDialect):
+class MySqlDialect(server.ServerDialect):
     """MySQL or MariaDB: InnoDB, READ COMMITTED, strict, UTC, texts compared by their bytes."""
 
+    read_error = staticmethod(read_mysql)
     driver_errors = (pymysql.Error, OSError)
     insert = staticmethod(mysql.insert)
+    given = "inserted"
     ddl_commits = True
 
     # The server looks for a vanished machine only after hours; `keep` speaks every second.
@@ -96,23 +86,14 @@ class MySqlDialect(ServerDialect):
         size = sum(len(part) for part in payload if part)
         return WRITTEN_BYTES * size <= self._packet_max_bytes - STATEMENT_BYTES
 
-    def create_engine(self) -> Engine:
+    def connect_args(self) -> dict[str, Any]:
         answer_s = self._answer_timeout_ms / 1000
-        engine = create_engine(
-            self.url,
-            poolclass=NullPool,
-            paramstyle="format",
-            connect_args={
-                "charset": "utf8mb4",
-                "connect_timeout": CONNECT_TIMEOUT_S,
-                "read_timeout": answer_s,
-                "write_timeout": answer_s,
-            },
-        )
-        event.listen(engine, "do_connect", self._connect)
-        event.listen(engine, "connect", self._set_up)
-        event.listen(engine, "begin", self._begin)
-        return engine
+        return {
+            "charset": "utf8mb4",
+            "connect_timeout": server.CONNECT_TIMEOUT_S,
+            "read_timeout": answer_s,
+            "write_timeout": answer_s,
+        }
 
     def set_autocommit(self, driver_connection: Any) -> None:
         driver_connection.autocommit(True)  # noqa: FBT003 - the driver's interface
@@ -132,13 +113,15 @@ class MySqlDialect(ServerDialect):
         ).one()
         self._packet_max_bytes = int(packet_max_bytes)
         if int(flush) != 1:
-            log.warning(NOT_DURABLE, fix="innodb_flush_log_at_trx_commit = 1", store=self.where)
+            log.warning(
+                server.NOT_DURABLE, fix="innodb_flush_log_at_trx_commit = 1", store=self.where
+            )
         if int(binlog) and int(sync) != 1:
-            log.warning(NOT_DURABLE, fix="sync_binlog = 1", store=self.where)
+            log.warning(server.NOT_DURABLE, fix="sync_binlog = 1", store=self.where)
         if core.is_mariadb:
             connection.exec_driver_sql("SET SESSION max_statement_time = 0")
         driver: Any = connection.connection.driver_connection
-        driver._read_timeout = OPEN_TIMEOUT_MS / 1000
+        driver._read_timeout = server.OPEN_TIMEOUT_MS / 1000
 
     def check_schema(self, connection: Connection) -> None:
         core: Any = connection.dialect
@@ -166,28 +149,14 @@ class MySqlDialect(ServerDialect):
         sql = "SELECT CAST(UNIX_TIMESTAMP(SYSDATE(3)) * 1000 AS SIGNED)"
         return int(connection.exec_driver_sql(sql).scalar_one())
 
-    def upsert(
-        self,
-        table: Table,
-        *,
-        keys: Sequence[str],
-        columns: Sequence[str] = (),
-        counter: str | None = None,
-        not_older_by: str | None = None,
+    def replacing(
+        self, insert: Any, keys: Sequence[str], replaced: dict[str, Any], not_older_by: str | None
     ) -> Insert:
-        insert = self.insert(table)
-        replaced: dict[str, Any] = {
-            name: insert.inserted[name]
-            for name in columns or table.columns.keys()
-            if name not in keys
-        }
-        if counter is not None:
-            # No parameter: PyMySQL makes one INSERT of many rows only without.
-            replaced[counter] = table.c[counter] + literal_column("1")
         if not_older_by is not None:
-            newer = insert.inserted[not_older_by] >= table.c[not_older_by]
+            stored = insert.table.c
+            newer = insert.inserted[not_older_by] >= stored[not_older_by]
             replaced = {
-                name: func.if_(newer, value, table.c[name]) for name, value in replaced.items()
+                name: func.if_(newer, value, stored[name]) for name, value in replaced.items()
             }
             # Assignments run from left to right and see those before: what all look at goes last.
             replaced[not_older_by] = replaced.pop(not_older_by)
@@ -199,10 +168,7 @@ class MySqlDialect(ServerDialect):
         same = next(column for column in table.columns if column.name != "id")
         return mysql.insert(table).on_duplicate_key_update({same.name: same})
 
-    def translate(self, error: BaseException, *, committing: bool) -> SharecoordError:
-        return translate_mysql(error, where=self.where, committing=committing)
-
-    def _connect(
+    def connect(
         self, dialect: object, record: object, args: list[Any], params: dict[str, Any]
     ) -> Any:
         connection = pymysql.connect(*args, **params, defer_connect=True)
@@ -226,7 +192,7 @@ class MySqlDialect(ServerDialect):
                     own.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
         return connection
 
-    def _set_up(self, connection: Any, record: object) -> None:
+    def set_up(self, connection: Any, record: object) -> None:
         lock_s = max(1, self._lock_timeout_ms // 1000)
         with connection.cursor() as cursor:
             # Of hours that come twice the server's own time zone would make one.
@@ -241,7 +207,7 @@ class MySqlDialect(ServerDialect):
             if "MariaDB" in str(version):
                 standstill_s = max(1, self._standstill_ms // 1000)
                 cursor.execute(
-                    f"SET SESSION max_statement_time = {STATEMENT_TIMEOUT_MS / 1000}, "
+                    f"SET SESSION max_statement_time = {server.STATEMENT_TIMEOUT_MS / 1000}, "
                     f"idle_transaction_timeout = {standstill_s}"
                 )
         if str(read_only) not in ("0", "OFF"):
@@ -251,7 +217,7 @@ class MySqlDialect(ServerDialect):
                 "Give the address of the primary"
             )
 
-    def _begin(self, connection: Connection) -> None:
+    def begin(self, connection: Connection) -> None:
         if connection.get_execution_options().get(READ_ONLY, False):
             # Several statements, one state.
             driver: Any = connection.connection.driver_connection

@@ -13,26 +13,14 @@ import psycopg
 import structlog
 from psycopg.pq import TransactionStatus
 from psycopg.waiting import Ready
-from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy import Connection
 from sqlalchemy.dialects import postgresql
-from sqlalchemy.pool import NullPool
 
-from sharecoord.errors import InvalidConfigError, SharecoordError
-from sharecoord.store.dialects.base import READ_ONLY
-from sharecoord.store.dialects.errors_postgres import translate_postgres
-from sharecoord.store.dialects.errors_servers import StoreRefusedError
+from sharecoord.errors import InvalidConfigError
+from sharecoord.store.dialects import READ_ONLY, server
+from sharecoord.store.dialects.errors import StoreRefusedError
+from sharecoord.store.dialects.errors_postgres import read_postgres
 from sharecoord.store.dialects.postgres_text import register_text
-from sharecoord.store.dialects.server import (
-    CONNECT_TIMEOUT_S,
-    KEEPALIVE_COUNT,
-    KEEPALIVE_IDLE_S,
-    KEEPALIVE_INTERVAL_S,
-    NOT_DURABLE,
-    OPEN_TIMEOUT_MS,
-    STATEMENT_TIMEOUT_MS,
-    USER_TIMEOUT_MS,
-    ServerDialect,
-)
 
 log = structlog.get_logger(__name__)
 
@@ -101,9 +89,10 @@ class SynchronisedCursor(psycopg.Cursor[Any]):
                 pipeline.sync()
 
 
-class PostgresDialect(ServerDialect):
+class PostgresDialect(server.ServerDialect):
     """PostgreSQL: READ COMMITTED, `synchronous_commit` at least `on`, answers within seconds."""
 
+    read_error = staticmethod(read_postgres)
     driver_errors = (psycopg.Error,)
     insert = staticmethod(postgresql.insert)
 
@@ -113,18 +102,6 @@ class PostgresDialect(ServerDialect):
     holder_sql = f"SELECT l.pid, coalesce(host(a.client_addr), 'a local socket') {_LOCK_ROWS}"
     end_session_sql = "SELECT pg_terminate_backend(%s)"
     locked_sql = f"SELECT count(*) > 0 {_LOCK_ROWS}"
-
-    def create_engine(self) -> Engine:
-        engine = create_engine(
-            self.url,
-            poolclass=NullPool,
-            paramstyle="format",
-            connect_args=self._connect_args(),
-        )
-        event.listen(engine, "do_connect", self._connect)
-        event.listen(engine, "connect", self._set_up)
-        event.listen(engine, "begin", self._begin)
-        return engine
 
     def set_autocommit(self, driver_connection: Any) -> None:
         driver_connection.autocommit = True
@@ -137,7 +114,7 @@ class PostgresDialect(ServerDialect):
             )
         for name in ("fsync", "full_page_writes"):
             if connection.exec_driver_sql(f"SHOW {name}").scalar() == "off":
-                log.warning(NOT_DURABLE, fix=f"{name} = on", store=self.where)
+                log.warning(server.NOT_DURABLE, fix=f"{name} = on", store=self.where)
         encoding = connection.exec_driver_sql("SHOW server_encoding").scalar()
         if encoding != "UTF8":
             raise InvalidConfigError(
@@ -145,9 +122,9 @@ class PostgresDialect(ServerDialect):
                 "DATABASE … ENCODING 'UTF8' TEMPLATE template0"
             )
         for name in ("statement_timeout", "idle_in_transaction_session_timeout"):
-            connection.exec_driver_sql(f"SET LOCAL {name} = {OPEN_TIMEOUT_MS}")
+            connection.exec_driver_sql(f"SET LOCAL {name} = {server.OPEN_TIMEOUT_MS}")
         driver: Any = connection.connection.driver_connection
-        driver.answer_timeout_s = OPEN_TIMEOUT_MS / 1000
+        driver.answer_timeout_s = server.OPEN_TIMEOUT_MS / 1000
 
     @contextlib.contextmanager
     def together(self, connection: Connection) -> Iterator[None]:
@@ -174,21 +151,18 @@ class PostgresDialect(ServerDialect):
         sql = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint"
         return int(connection.exec_driver_sql(sql).scalar_one())
 
-    def translate(self, error: BaseException, *, committing: bool) -> SharecoordError:
-        return translate_postgres(error, where=self.where, committing=committing)
-
-    def _connect_args(self) -> dict[str, Any]:
+    def connect_args(self) -> dict[str, Any]:
         """Ours where the URL says nothing; of `options` the later one wins, so the URL's."""
         settings = {
             "default_transaction_isolation": "read\\ committed",
             "lock_timeout": self._lock_timeout_ms,
-            "statement_timeout": STATEMENT_TIMEOUT_MS,
+            "statement_timeout": server.STATEMENT_TIMEOUT_MS,
             "idle_in_transaction_session_timeout": self._standstill_ms,
             # For the server's end: when our machine is gone, its locks must not stay.
-            "tcp_keepalives_idle": KEEPALIVE_IDLE_S,
-            "tcp_keepalives_interval": KEEPALIVE_INTERVAL_S,
-            "tcp_keepalives_count": KEEPALIVE_COUNT,
-            "tcp_user_timeout": USER_TIMEOUT_MS,
+            "tcp_keepalives_idle": server.KEEPALIVE_IDLE_S,
+            "tcp_keepalives_interval": server.KEEPALIVE_INTERVAL_S,
+            "tcp_keepalives_count": server.KEEPALIVE_COUNT,
+            "tcp_user_timeout": server.USER_TIMEOUT_MS,
             # Everything goes by primary key or an index, and the tables change faster than
             # their statistics: a plan made for an empty table must not scan a full one.
             "enable_seqscan": "off",
@@ -199,20 +173,20 @@ class PostgresDialect(ServerDialect):
         }
         options = " ".join(f"-c {name}={value}" for name, value in settings.items())
         ours = {
-            "connect_timeout": CONNECT_TIMEOUT_S,
+            "connect_timeout": server.CONNECT_TIMEOUT_S,
             "application_name": "sharecoord",
             "keepalives": 1,
-            "keepalives_idle": KEEPALIVE_IDLE_S,
-            "keepalives_interval": KEEPALIVE_INTERVAL_S,
-            "keepalives_count": KEEPALIVE_COUNT,
-            "tcp_user_timeout": USER_TIMEOUT_MS,
+            "keepalives_idle": server.KEEPALIVE_IDLE_S,
+            "keepalives_interval": server.KEEPALIVE_INTERVAL_S,
+            "keepalives_count": server.KEEPALIVE_COUNT,
+            "tcp_user_timeout": server.USER_TIMEOUT_MS,
             "client_encoding": "utf8",
         }
         theirs = self.url.query
         made = {name: value for name, value in ours.items() if name not in theirs}
         return {**made, "options": f"{options} {_text(theirs.get('options', ''))}".strip()}
 
-    def _connect(
+    def connect(
         self, dialect: object, record: object, args: list[Any], params: dict[str, Any]
     ) -> BoundedConnection:
         connection = BoundedConnection.connect(*args, **params)
@@ -221,7 +195,7 @@ class PostgresDialect(ServerDialect):
         register_text(connection)
         return connection
 
-    def _set_up(self, connection: BoundedConnection, record: object) -> None:
+    def set_up(self, connection: BoundedConnection, record: object) -> None:
         connection.autocommit = True
         row = connection.execute(_SET_UP).fetchone()
         connection.autocommit = False
@@ -233,7 +207,7 @@ class PostgresDialect(ServerDialect):
                 "all hosts with ?target_session_attrs=read-write"
             )
 
-    def _begin(self, connection: Connection) -> None:
+    def begin(self, connection: Connection) -> None:
         if connection.get_execution_options().get(READ_ONLY, False):
             # Several statements, one state. Goes with the driver's BEGIN.
             driver: Any = connection.connection.driver_connection

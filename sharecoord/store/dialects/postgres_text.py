@@ -14,8 +14,6 @@ from psycopg.types.string import StrDumperUnknown, TextLoader
 ESCAPE = "\uf000"
 """A private-use character that hardly any text has."""
 
-_ESCAPE_BYTES = ESCAPE.encode()
-
 
 def escape(text: str) -> str:
     """The text as PostgreSQL can hold it."""

@@ -16,13 +16,13 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from sqlalchemy import Connection, Engine
-from sqlalchemy.engine import URL
+from sqlalchemy import URL, Connection, Engine, create_engine, event
+from sqlalchemy.pool import NullPool
 
 from sharecoord.errors import StoreInUseError
 from sharecoord.ports import LOCK_TIMEOUT_MS
 from sharecoord.store.dialects.base import ALONE, Dialect
-from sharecoord.store.dialects.errors_sqlite import is_store_error
+from sharecoord.store.dialects.errors import is_store_error
 
 CONNECT_TIMEOUT_S = 3
 KEEPALIVE_IDLE_S = 2
@@ -111,12 +111,32 @@ class ServerDialect(Dialect):
         """Makes every statement a transaction of its own."""
 
     @abc.abstractmethod
-    def create_engine(self) -> Engine:
-        """A new engine."""
+    def connect_args(self) -> dict[str, Any]:
+        """What the driver is told about a connection, beside the URL."""
+
+    @abc.abstractmethod
+    def connect(self, dialect: object, record: object, args: Any, params: Any) -> Any:
+        """SQLAlchemy's event: makes a connection of the driver."""
+
+    @abc.abstractmethod
+    def set_up(self, connection: Any, record: object) -> None:
+        """SQLAlchemy's event: prepares a new connection of the driver."""
+
+    @abc.abstractmethod
+    def begin(self, connection: Connection) -> None:
+        """SQLAlchemy's event: prepares a transaction; one that reads sees one state."""
 
     def make_engine(self) -> Engine:
         if self._engine is None:
-            self._engine = self.create_engine()
+            self._engine = create_engine(
+                self.url,
+                poolclass=NullPool,
+                paramstyle="format",
+                connect_args=self.connect_args(),
+            )
+            event.listen(self._engine, "do_connect", self.connect)
+            event.listen(self._engine, "connect", self.set_up)
+            event.listen(self._engine, "begin", self.begin)
         return self._engine
 
     # -- who is there ---------------------------------------------------------------------------

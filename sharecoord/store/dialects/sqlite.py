@@ -14,10 +14,11 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.pool import NullPool
 
-from sharecoord.errors import InvalidConfigError, SharecoordError, StoreFatalError
+from sharecoord.errors import InvalidConfigError, StoreFatalError
 from sharecoord.ports import LOCK_TIMEOUT_MS
+from sharecoord.store.clock import wall_clock_ms
 from sharecoord.store.dialects.base import READ_ONLY, Dialect
-from sharecoord.store.dialects.errors_sqlite import translate_sqlite
+from sharecoord.store.dialects.errors_sqlite import read_sqlite
 from sharecoord.store.dialects.file_lock import FileLock
 
 WAL_AUTOCHECKPOINT_PAGES = 4000
@@ -29,6 +30,7 @@ CACHE_KIB = 16 * 1024
 class SqliteDialect(Dialect):
     """A file on a local disk, WAL, synchronous=FULL: what COMMIT says is on disk."""
 
+    read_error = staticmethod(read_sqlite)
     driver_errors = (sqlite3.Error,)
     insert = staticmethod(sqlite.insert)
 
@@ -36,7 +38,7 @@ class SqliteDialect(Dialect):
         self,
         path: Path,
         *,
-        clock_ms: Callable[[], int],
+        clock_ms: Callable[[], int] = wall_clock_ms,
         lock_timeout_ms: int = LOCK_TIMEOUT_MS,
         pragmas: Mapping[str, str | int] | None = None,
     ) -> None:
@@ -50,6 +52,7 @@ class SqliteDialect(Dialect):
         """
         # Two names of one file must find the same lock and the same WAL.
         self.path = Path(os.path.realpath(path))
+        self.where = str(self.path)
         self._clock_ms = clock_ms
         self._lock_timeout_ms = lock_timeout_ms
         self._lock = FileLock(self.path)
@@ -91,9 +94,6 @@ class SqliteDialect(Dialect):
 
     def now_ms(self, connection: Connection) -> int:
         return self._clock_ms()
-
-    def translate(self, error: BaseException, *, committing: bool) -> SharecoordError:
-        return translate_sqlite(error, path=str(self.path), committing=committing)
 
     def _make_directory(self) -> None:
         try:

@@ -25,7 +25,7 @@ from sharecoord.core.changes import (
 from sharecoord.core.dispatch.pauses import Pause, PauseScope, changed
 from sharecoord.core.order.blocked_keys import merged
 from sharecoord.store.dialects import Dialect
-from sharecoord.store.dialects.errors_servers import StoreConflictError
+from sharecoord.store.dialects.errors import StoreConflictError
 from sharecoord.store.hot.calls import SqlCalls, reading, writing
 from sharecoord.store.hot.partitions import MEMBER_EPOCH_FLOOR, ROUNDS, read_floor
 from sharecoord.store.row_codec import (

@@ -22,7 +22,7 @@ from sharecoord.core.changes import (
 )
 from sharecoord.store.book_entries import DEAD_LETTER, WINDOW_KINDS
 from sharecoord.store.dialects import Dialect
-from sharecoord.store.dialects.errors_servers import StoreConflictError
+from sharecoord.store.dialects.errors import StoreConflictError
 from sharecoord.store.groups.groups import change_group, ensure_group, raise_group_epochs
 from sharecoord.store.hot.calls import SqlCalls, writing
 from sharecoord.store.hot.commit import write_partitions

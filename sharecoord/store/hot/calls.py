@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 
 from sharecoord.errors import InternalError
 from sharecoord.store.dialects import Dialect
-from sharecoord.store.dialects.errors_servers import StoreConflictError
+from sharecoord.store.dialects.errors import StoreConflictError
 from sharecoord.store.hot.statements import Statements
 from sharecoord.store.transactions import Transactions
 

@@ -25,7 +25,7 @@ from sharecoord.core.changes import (
 from sharecoord.core.offset_set import OffsetSet
 from sharecoord.store.book_entries import CHECKPOINT, DEAD_LETTER, KEPT_PAYLOAD
 from sharecoord.store.dialects import Dialect
-from sharecoord.store.dialects.errors_servers import StoreConflictError
+from sharecoord.store.dialects.errors import StoreConflictError
 from sharecoord.store.hot import load
 from sharecoord.store.hot.calls import SqlCalls, reading, writing
 from sharecoord.store.row_codec import (
@@ -270,10 +270,12 @@ class PartitionCalls(SqlCalls):
         epochs = {id_: epoch for id_, (epoch, _) in stored.items()}
         return [epochs.get(s.partition_id) == s.owner_epoch for s in starts]
 
+    def release_partitions(self, releases: Sequence[PartitionRelease]) -> None:
+        if releases:
+            self._release(releases)
+
     @writing
-    def release_partitions(
-        self, connection: Connection, releases: Sequence[PartitionRelease]
-    ) -> None:
+    def _release(self, connection: Connection, releases: Sequence[PartitionRelease]) -> None:
         stored = _locked(connection, releases, _C.owner_epoch)
         mine = [id_ for id_, epoch in releases if stored.get(id_) == (epoch,)]
         if mine:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from sharecoord.core.changes import (
@@ -50,7 +50,6 @@ from sharecoord.errors import (
 )
 from sharecoord.ports import DELAYED, FIRST_LEASE_MS
 from sharecoord.store.book_entries import CHECKPOINT, DEAD_LETTER, KEPT_PAYLOAD, changes_of
-from sharecoord.store.clock import wall_clock_ms
 from sharecoord.store.memory import delayed, lanes
 from sharecoord.store.memory.database import (
     MemoryDatabase,
@@ -79,7 +78,6 @@ class MemoryStore:
         self,
         database: MemoryDatabase | None = None,
         *,
-        clock_ms: Callable[[], int] = wall_clock_ms,
         fleet: bool = False,
         check_ranges: bool = False,
     ) -> None:
@@ -87,11 +85,10 @@ class MemoryStore:
 
         Args:
             database: Shared with other handles; by default one of its own.
-            clock_ms: Clock of that own database.
             fleet: Whether other coordinators may use the database at the same time.
             check_ranges: Whether each commit asserts that ranges do not overlap (tests).
         """
-        self.database = database or MemoryDatabase(clock_ms=clock_ms)
+        self.database = database or MemoryDatabase()
         self._fleet = fleet
         self._check_ranges = check_ranges
         self.payload_max_bytes: int | None = None

@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import gzip
 import hashlib
@@ -19,10 +20,10 @@ import json
 import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, BinaryIO, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from sqlalchemy import Table
 
@@ -114,16 +115,7 @@ def _write_lines(packed: gzip.GzipFile, header: BackupHeader, sections: Iterable
         digest.update(line)
         packed.write(line)
 
-    first = {
-        "format": FORMAT,
-        "version": VERSION,
-        "schema_revision": header.schema_revision,
-        "release": header.release,
-        "cluster_id": header.cluster_id,
-        "taken_at": header.taken_at,
-        "taken_at_ms": header.taken_at_ms,
-        "rows": dict(header.rows),
-    }
+    first = {"format": FORMAT, "version": VERSION, "taken_at": header.taken_at, **asdict(header)}
     put(json.dumps(first, ensure_ascii=False))
     for table, opened in sections:
         put(json.dumps({"table": table.name, "columns": table.columns.keys()}))
@@ -171,7 +163,7 @@ class BackupReader:
             InvalidRequestError: No backup, or a damaged one; says in which line.
             StoreVersionError: Of a newer release.
         """
-        with _Lines(self._path) as lines:
+        with _opened(self._path) as lines:
             header = self._header(lines)
             check(header)
             for _, _ in self._rows(lines, header):
@@ -180,7 +172,7 @@ class BackupReader:
 
     def rows(self) -> Generator[tuple[Table, Row], None, None]:
         """All rows in order; raises as `verify`."""
-        with _Lines(self._path) as lines:
+        with _opened(self._path) as lines:
             yield from self._rows(lines, self._header(lines))
 
     def _header(self, lines: _Lines) -> BackupHeader:
@@ -222,32 +214,28 @@ class BackupReader:
             raise lines.damaged("it goes on after its end")
 
 
-class _Lines:
-    """Context manager that reads a file line by line, with line number and checksum."""
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[_Lines]:
+    """The lines of a backup, for the length of a block."""
+    try:
+        raw = path.open("rb")
+    except OSError as error:
+        raise InvalidRequestError(
+            f"{path}: cannot be read: {error.strerror}. Give the FILE of a backup that this user "
+            "can read"
+        ) from error
+    with raw, gzip.GzipFile(fileobj=raw, mode="rb") as packed:
+        yield _Lines(path, packed)
 
-    def __init__(self, path: Path) -> None:
+
+class _Lines:
+    """Reads a file line by line, with line number and checksum."""
+
+    def __init__(self, path: Path, packed: gzip.GzipFile) -> None:
         self._path = path
+        self._packed = packed
         self._number = 0
         self._digest = hashlib.sha256()
-        self._raw: BinaryIO | None = None
-        self._packed: gzip.GzipFile | None = None
-
-    def __enter__(self) -> _Lines:
-        try:
-            self._raw = self._path.open("rb")
-        except OSError as error:
-            raise InvalidRequestError(
-                f"{self._path}: cannot be read: {error.strerror}. Give the FILE of a backup that "
-                "this user can read"
-            ) from error
-        self._packed = gzip.GzipFile(fileobj=self._raw, mode="rb")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._packed is not None:
-            self._packed.close()
-        if self._raw is not None:
-            self._raw.close()
 
     @property
     def sha256(self) -> str:
@@ -270,7 +258,6 @@ class _Lines:
 
     def next_bytes(self) -> bytes:
         """The next line; b"" at the end."""
-        assert self._packed is not None, "entered"
         try:
             line = self._packed.readline(LINE_BYTES_MAX)
         except EOFError:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import psycopg
 import pymysql  # type: ignore[import-untyped]
 import pytest
@@ -14,11 +16,18 @@ from sharecoord.errors import (
     StoreOutcomeUnknownError,
     StoreUnavailableError,
 )
-from sharecoord.store.dialects.errors_mysql import translate_mysql
-from sharecoord.store.dialects.errors_postgres import translate_postgres
-from sharecoord.store.dialects.errors_servers import StoreConflictError, StoreRefusedError
-from sharecoord.store.dialects.errors_sqlite import is_store_error
+from sharecoord.store.dialects.errors import (
+    Read,
+    StoreConflictError,
+    StoreRefusedError,
+    is_store_error,
+    translate,
+)
+from sharecoord.store.dialects.errors_mysql import read_mysql
+from sharecoord.store.dialects.errors_postgres import read_postgres
 
+translate_mysql = partial(translate, read_mysql)
+translate_postgres = partial(translate, read_postgres)
 AWAY = StoreUnavailableError
 UNKNOWN = StoreOutcomeUnknownError
 CONFLICT = StoreConflictError
@@ -141,12 +150,15 @@ def test_a_connection_that_the_driver_finds_closed(error: Exception) -> None:
     assert type(translate_mysql(error, where=WHERE, committing=True)) is UNKNOWN
 
 
-@pytest.mark.parametrize("translate", [translate_mysql, translate_postgres])
+def test_a_row_that_is_too_long_for_mysql_says_what_to_raise() -> None:
+    error = pymysql.err.OperationalError(1153, "what it says")
+    assert "raise it at the server" in translate_mysql(error, where=WHERE, committing=False).message
+
+
+@pytest.mark.parametrize("read", [read_mysql, read_postgres])
 @pytest.mark.parametrize("error", [OverflowError("too large"), ValueError("surrogate")])
-def test_a_value_that_cannot_be_stored_is_our_mistake(
-    translate: type[SharecoordError], error: Exception
-) -> None:
+def test_a_value_that_cannot_be_stored_is_our_mistake(read: Read, error: Exception) -> None:
     assert is_store_error(error, (psycopg.Error,))
-    found = translate(error, where=WHERE, committing=False)  # type: ignore[call-arg]
+    found = translate(read, error, where=WHERE, committing=False)
     assert type(found) is InternalError
     assert "nothing was changed" in found.message

@@ -41,7 +41,7 @@ def test_what_the_url_says_wins() -> None:
         "&options=-c%20lock_timeout%3D7"
     )
     dialect = PostgresDialect(url, lock_timeout_ms=1234)
-    arguments = dialect._connect_args()
+    arguments = dialect.connect_args()
     assert "connect_timeout" not in arguments
     assert "application_name" not in arguments
     assert arguments["keepalives"] == 1

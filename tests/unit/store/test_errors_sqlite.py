@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from functools import partial
 
 import pytest
 from sqlalchemy.exc import OperationalError
@@ -14,8 +15,11 @@ from sharecoord.errors import (
     StoreOutcomeUnknownError,
     StoreUnavailableError,
 )
-from sharecoord.store.dialects.errors_sqlite import StoreBusyError, is_store_error, translate_sqlite
+from sharecoord.store.dialects.errors import StoreBusyError, is_store_error, translate
+from sharecoord.store.dialects.errors_sqlite import read_sqlite
 
+translate_sqlite = partial(translate, read_sqlite)
+DRIVER = (sqlite3.Error,)
 UNAVAILABLE = StoreUnavailableError
 UNKNOWN = StoreOutcomeUnknownError
 FATAL = StoreFatalError
@@ -53,8 +57,8 @@ def test_codes(
     error = driver_error(code)
     wrapped = OperationalError("SELECT 1", None, error)
     for raised in (error, wrapped):
-        first = translate_sqlite(raised, path="/data/s.db", committing=False)
-        second = translate_sqlite(raised, path="/data/s.db", committing=True)
+        first = translate_sqlite(raised, where="/data/s.db", committing=False)
+        second = translate_sqlite(raised, where="/data/s.db", committing=True)
         assert (type(first), type(second)) == (working, committing)
         for translated in (first, second):
             assert "/data/s.db" in translated.message
@@ -63,8 +67,8 @@ def test_codes(
 
 @pytest.mark.parametrize("error", [OverflowError("too large"), ValueError("surrogate")])
 def test_a_value_that_cannot_be_stored_is_our_mistake(error: Exception) -> None:
-    assert is_store_error(error)
-    translated = translate_sqlite(error, path="s.db", committing=False)
+    assert is_store_error(error, DRIVER)
+    translated = translate_sqlite(error, where="s.db", committing=False)
     assert type(translated) is InternalError
     assert "nothing was changed" in translated.message
     assert not translated.retriable
@@ -72,10 +76,10 @@ def test_a_value_that_cannot_be_stored_is_our_mistake(error: Exception) -> None:
 
 def test_an_error_without_code_while_committing_is_of_unknown_outcome() -> None:
     error = sqlite3.OperationalError("?")
-    assert type(translate_sqlite(error, path="s.db", committing=True)) is StoreOutcomeUnknownError
+    assert type(translate_sqlite(error, where="s.db", committing=True)) is StoreOutcomeUnknownError
 
 
 def test_other_errors_are_none_of_ours() -> None:
-    assert not is_store_error(KeyboardInterrupt())
-    assert not is_store_error(StoreFatalError("x"))
-    assert is_store_error(driver_error(1))
+    assert not is_store_error(KeyboardInterrupt(), DRIVER)
+    assert not is_store_error(StoreFatalError("x"), DRIVER)
+    assert is_store_error(driver_error(1), DRIVER)
