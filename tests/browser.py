@@ -104,6 +104,20 @@ def open_page(browser: Any, file: Path, width: int, scheme: str) -> Opened:
     return opened
 
 
+def look_at(browser: Any, file: Path, width: int, scheme: str) -> dict[str, Any]:
+    """What is seen of a page that needs no network, complains of nothing and can be read."""
+    opened = open_page(browser, file, width, scheme)
+    assert opened.requests == [file.as_uri()]
+    assert opened.complaints == []
+    seen = opened.seen
+    assert (sum(rgb(seen["background"])) > 600) is (scheme == "light")
+    assert contrast(seen["text"], seen["background"]) >= CONTRAST
+    # The page itself never scrolls sideways; tables and plots do, within the page.
+    assert seen["width"] == width
+    assert all(table["shown"]["right"] <= width for table in seen["tables"])
+    return seen
+
+
 def rgb(color: str) -> tuple[float, float, float]:
     """`rgb(1, 2, 3)`."""
     red, green, blue = color.removeprefix("rgb(").removesuffix(")").split(",")

@@ -13,6 +13,12 @@ from sharecoord.devenv.coordinator import CoordinatorProcess
 from sharecoord.devenv.topics import Topics
 from tests.support import KafkaUnderTest, eventually, explicit, unique_name
 
+SHORT_LOCKS = {
+    "group.share.record.lock.duration.ms": 3_000,
+    "group.share.delivery.count.limit": 1_000,
+}
+"""What died with an answer is there again after this time, not after 30 s; none is given up."""
+
 
 def test_locks_and_counts_survive_kill_9(
     kafka_broker: KafkaUnderTest, topic: Callable[..., str], topics: Topics, tmp_path: Path
@@ -65,7 +71,9 @@ def test_six_kills_under_load_lose_nothing(
             for found in offsets.values():
                 confirmed.update(found)
 
-    with CoordinatorProcess(kafka_broker.bootstrap_servers, tmp_path) as coordinator:
+    with CoordinatorProcess(
+        kafka_broker.bootstrap_servers, tmp_path, settings=SHORT_LOCKS
+    ) as coordinator:
         config = explicit(coordinator.address, group, 50)
         with ShareConsumer(config) as consumer:
             consumer.set_acknowledgement_commit_callback(on_commit)

@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -121,33 +121,45 @@ def test_a_run_is_told_from_the_first_record_to_the_last(
         assert done.exit_code == 0, done.err
 
 
-def test_kill_9_leaves_no_half_file_and_no_lie(
+@pytest.fixture
+def begun(
     kafka_broker: KafkaUnderTest, topic: TopicFactory, topics: Topics, tmp_path: Path
+) -> Iterator[tuple[CoordinatorProcess, ShareConsumer, Path]]:
+    """A coordinator, a member that has settled 100 records of `RECORDS`, and the events' folder."""
+    name, folder = topic(), tmp_path / "events"
+    topics.produce(name, RECORDS)
+    with (
+        coordinator_with(kafka_broker, tmp_path, f"parquet:{folder}") as process,
+        member(process, unique_name("g")) as consumer,
+    ):
+        consumer.subscribe([name])
+        settle(consumer, 100)
+        yield process, consumer, folder
+
+
+def test_kill_9_leaves_no_half_file_and_no_lie(
+    begun: tuple[CoordinatorProcess, ShareConsumer, Path],
 ) -> None:
     """The writer dies with it; the next one makes files of what is in its spool."""
-    name, group, folder = topic(), unique_name("g"), tmp_path / "events"
-    topics.produce(name, RECORDS)
-    with coordinator_with(kafka_broker, tmp_path, f"parquet:{folder}") as process:
-        with member(process, group) as consumer:
-            consumer.subscribe([name])
-            settle(consumer, 100)
-            eventually(lambda: b"accepted" in spool_of(folder), 20, "events in the spool")
-            process.kill()
-            before = changes_stored(process)
-            process.restart()
-            settle(consumer, RECORDS - 100)
-        process.stop()
-        changes = changes_stored(process)
-        ranges = [row for row in events_of(folder) if row["kind"] == "range"]
-        told = {row["change_sequence"] for row in ranges}
-        assert told <= set(range(1, changes + 1))
-        assert told & set(range(1, before + 1)), "nothing of the first life"
-        # After the restart nothing is missing; before it at most what waited for the pipe.
-        assert told >= set(range(before + 1, changes + 1))
-        pairs = [(row["change_sequence"], row["first_offset"]) for row in ranges]
-        assert len(pairs) == len(set(pairs))
-        accepted = [row for row in ranges if row["event"] == "accepted"]
-        assert sum(row["records"] for row in accepted) <= RECORDS
+    process, consumer, folder = begun
+    eventually(lambda: b"accepted" in spool_of(folder), 20, "events in the spool")
+    process.kill()
+    before = changes_stored(process)
+    process.restart()
+    settle(consumer, RECORDS - 100)
+    consumer.close()
+    process.stop()
+    changes = changes_stored(process)
+    ranges = [row for row in events_of(folder) if row["kind"] == "range"]
+    told = {row["change_sequence"] for row in ranges}
+    assert told <= set(range(1, changes + 1))
+    assert told & set(range(1, before + 1)), "nothing of the first life"
+    # After the restart nothing is missing; before it at most what waited for the pipe.
+    assert told >= set(range(before + 1, changes + 1))
+    pairs = [(row["change_sequence"], row["first_offset"]) for row in ranges]
+    assert len(pairs) == len(set(pairs))
+    accepted = [row for row in ranges if row["event"] == "accepted"]
+    assert sum(row["records"] for row in accepted) <= RECORDS
     assert run_cli("events", "check", str(folder)).exit_code == 0
 
 
@@ -157,26 +169,23 @@ def spool_of(folder: Path) -> bytes:
 
 
 def test_a_writer_that_dies_is_replaced_and_its_loss_is_said(
-    kafka_broker: KafkaUnderTest, topic: TopicFactory, topics: Topics, tmp_path: Path
+    begun: tuple[CoordinatorProcess, ShareConsumer, Path],
 ) -> None:
-    name, group, folder = topic(), unique_name("g"), tmp_path / "events"
-    topics.produce(name, RECORDS)
-    with coordinator_with(kafka_broker, tmp_path, f"parquet:{folder}") as process:
-        with member(process, group) as consumer:
-            consumer.subscribe([name])
-            settle(consumer, 100)
-            first = writer_of(process)
-            os.kill(first, signal.SIGKILL)
-            eventually(lambda: writer_of(process) not in (None, first), 40, "a new writer")
-            settle(consumer, RECORDS - 100)
-        process.stop()
-        changes = changes_stored(process)
-        rows = events_of(folder)
-        told = {row["change_sequence"] for row in rows if row["kind"] == "range"}
-        assert max(told) == changes
-        missing = changes - len(told)
-        lost = sum(row["records"] for row in rows if row["kind"] == "lost")
-        assert lost >= missing
+    process, consumer, folder = begun
+    first = writer_of(process)
+    assert first is not None
+    os.kill(first, signal.SIGKILL)
+    eventually(lambda: writer_of(process) not in (None, first), 40, "a new writer")
+    settle(consumer, RECORDS - 100)
+    consumer.close()
+    process.stop()
+    changes = changes_stored(process)
+    rows = events_of(folder)
+    told = {row["change_sequence"] for row in rows if row["kind"] == "range"}
+    assert max(told) == changes
+    missing = changes - len(told)
+    lost = sum(row["records"] for row in rows if row["kind"] == "lost")
+    assert lost >= missing
 
 
 def writer_of(process: CoordinatorProcess) -> int | None:

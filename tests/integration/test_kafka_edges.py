@@ -1,13 +1,15 @@
 """What Kafka does under a share group: transactions, retention, compaction, topics that change.
 
-The coordinator looks at known topics every 30 s. The changes that have to wait for that look are
-all made by one fixture (`changes`), so that the tests wait for the same look.
+The coordinator looks at known topics every 2 s and at their log starts every 30 s, here every 3 s
+(the long form, in tests/differential, waits for its own). The changes that have to wait for a look
+are all made by one fixture (`changes`), so that the tests wait for the same look.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -28,7 +30,14 @@ from sharecoord.devenv.topics import Record, Topics
 from tests.support import KafkaUnderTest, eventually, unique_name
 
 WATCH_S = 45.0
-"""The 30 s between two looks at known topics, and the work after one."""
+"""The 30 s between two looks at log starts, and the work after one."""
+
+LOOKS_OFTEN = (
+    "import sys; from sharecoord.runtime import coordinator; "
+    "coordinator.LOG_START_INTERVAL_S = 3.0; "
+    "from sharecoord.cli.main import main; sys.exit(main())"
+)
+"""`sharecoord`, with a tenth of the time between two looks at log starts."""
 
 DAY_MS, HOUR_MS = 86_400_000, 3_600_000
 EXPLICIT = {"share.acknowledgement.mode": "explicit"}
@@ -87,6 +96,18 @@ class Groups:
             return (place.start_offset, place.log_end_offset, place.lag) == (at, at, 0)
 
         eventually(done, 15, what=f"{topic} finished at {at}")
+
+
+@pytest.fixture(scope="module")
+def coordinator(
+    kafka_broker: KafkaUnderTest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[CoordinatorProcess]:
+    with CoordinatorProcess(
+        kafka_broker.bootstrap_servers,
+        tmp_path_factory.mktemp("coordinator"),
+        program=[sys.executable, "-c", LOOKS_OFTEN, "serve"],
+    ) as process:
+        yield process
 
 
 @pytest.fixture

@@ -25,19 +25,12 @@ from sharecoord_sdk.admin import RecordState
 
 from sharecoord.core.letters.dead_letters import KAFKA_PREFIX
 from sharecoord.devenv.broker import KafkaBroker
-from sharecoord.devenv.maven import DEFAULT_VERSION
 from sharecoord.devenv.topics import Topics
 from tests.integration.test_alerts import FAILING, SENT, WAIT_S, WAITING, Watched
 from tests.integration.test_dead_letters import ONCE, Reader, header, set_topic
 from tests.support import eventually, unique_name
 
 LETTERS = 20
-AUTHORIZER = {
-    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-    # Whoever does not log in is ANONYMOUS, and may do what no ACL is about.
-    "allow.everyone.if.no.acl.found": "true",
-}
-
 pytestmark = pytest.mark.kafka
 modes = pytest.mark.parametrize("once", ["false", "true"])
 
@@ -137,23 +130,25 @@ class Refusing:
 
 
 @contextmanager
-def refusing(directory: Path, version: str, settings: Mapping[str, str]) -> Iterator[Refusing]:
-    with KafkaBroker(version, settings=settings) as broker:
-        watched = Watched(broker.bootstrap_servers, directory)
-        with watched.process:
-            yield Refusing(broker, watched)
+def refusing(directory: Path, broker: KafkaBroker) -> Iterator[Refusing]:
+    watched = Watched(broker.bootstrap_servers, directory)
+    with watched.process:
+        yield Refusing(broker, watched)
 
 
 @pytest.fixture(scope="module")
-def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Refusing]:
-    with refusing(tmp_path_factory.mktemp("acls"), DEFAULT_VERSION, AUTHORIZER) as made:
+def kafka(
+    broker_with_acls: KafkaBroker, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Refusing]:
+    with refusing(tmp_path_factory.mktemp("acls"), broker_with_acls) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
 def old_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Refusing]:
     """Newer ones want no more replicas in sync than a topic has."""
-    with refusing(tmp_path_factory.mktemp("old"), "2.8.2", {}) as made:
+    directory = tmp_path_factory.mktemp("old")
+    with KafkaBroker("2.8.2") as broker, refusing(directory, broker) as made:
         yield made
 
 

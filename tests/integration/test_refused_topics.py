@@ -31,10 +31,6 @@ WAIT_S = 60
 SOON_S = 15
 """Well below the 45 s for which a partition that was added waited."""
 
-ACLS = {
-    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-    "allow.everyone.if.no.acl.found": "true",
-}
 ANYBODY = "User:ANONYMOUS"
 
 
@@ -74,9 +70,8 @@ class Cluster:
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    with KafkaBroker(settings=ACLS) as broker:
-        yield Cluster(broker)
+def cluster(broker_with_acls: KafkaBroker) -> Cluster:
+    return Cluster(broker_with_acls)
 
 
 @pytest.fixture(scope="module")

