@@ -10,7 +10,12 @@ import grpc
 import structlog
 from google.protobuf.message import DecodeError, Message
 
-from sharecoord.errors import InternalError, InvalidRequestError, SharecoordError
+from sharecoord.errors import (
+    DrainingError,
+    InternalError,
+    InvalidRequestError,
+    SharecoordError,
+)
 from sharecoord.wire.status import code_of, text_of, trailing_metadata
 
 log = structlog.get_logger(__name__)
@@ -24,8 +29,14 @@ async def abort(context: ServicerContext, error: SharecoordError) -> None:
     await context.abort(code_of(error), text_of(error), trailing_metadata(error))
 
 
-def unexpected(call: str, error: Exception) -> InternalError:
-    """The error for a mistake of ours: the log gets the traceback, the caller a sentence."""
+def unexpected(call: str, error: Exception) -> SharecoordError:
+    """The error for a mistake of ours: the log gets the traceback, the caller a sentence.
+
+    A server that has stopped while a call was read is no mistake; the class of that is private to
+    gRPC, which gives it no public name.
+    """
+    if type(error).__name__ == "_ServerStoppedError":
+        return DrainingError("this coordinator is shutting down", retry_after_ms=1000)
     log.error("call failed", call=call, exc_info=error)
     return InternalError(f"{call} failed inside of the coordinator; its log says why")
 
