@@ -225,7 +225,7 @@ class _Run:
         rules = FailureRules(lambda: 0.5, lambda _, text, raised: _log.error(text, exc_info=raised))
         said = rules.settlement(self._handler, self._messages[at], error)
         raised = error if isinstance(error, Exception) else None
-        return Outcome(AcknowledgeType(said.kind), said.delay_ms, said.reason, raised)
+        return Outcome(AcknowledgeType(said.kind), *said.details, raised)
 
 
 def _wired(function: Callable[..., Any], given: dict[str, Any], *, is_batch: bool) -> Handler:

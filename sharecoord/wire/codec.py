@@ -253,6 +253,22 @@ def acknowledged_ranges(ranges: Iterable[types.AcknowledgedRange]) -> list[Ackno
     return found
 
 
+def put_acknowledged_ranges(
+    into: types.PartitionAcknowledgements, ranges: Iterable[AcknowledgedRange]
+) -> None:
+    """What `acknowledged_ranges` reads, for the coordinator that owns the partition."""
+    for each in ranges:
+        into.ranges.add(
+            first_offset=each.first,
+            last_offset=each.last,
+            type=int(each.type),
+            lock_token=each.lock_token,
+            delay_ms=each.delay_ms,
+            reason=each.reason or "",
+            checkpoint=each.checkpoint,
+        )
+
+
 def _checkpoint(item: types.AcknowledgedRange, kind: AcknowledgeType) -> bytes:
     name = "acknowledgements.ranges.checkpoint"
     if kind is not AcknowledgeType.RENEW or item.first_offset != item.last_offset:

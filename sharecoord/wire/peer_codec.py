@@ -163,16 +163,7 @@ def _put_settle(item: peer.GatewayItem, settle: Settle) -> None:
     into = item.settle
     into.handle, into.relay_id, into.may_wait = settle.handle, settle.relay_id, settle.may_wait
     into.acknowledgements.partition.CopyFrom(codec.topic_partition(settle.key))
-    for each in settle.ranges:
-        into.acknowledgements.ranges.add(
-            first_offset=each.first,
-            last_offset=each.last,
-            type=int(each.type),
-            lock_token=each.lock_token,
-            delay_ms=each.delay_ms,
-            reason=each.reason or "",
-            checkpoint=each.checkpoint,
-        )
+    codec.put_acknowledged_ranges(into.acknowledgements, settle.ranges)
 
 
 def _settle(found: peer.Settle) -> Settle:

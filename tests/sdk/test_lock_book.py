@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sharecoord_sdk import KafkaError
 from sharecoord_sdk._core.acks import mark_row
-from sharecoord_sdk._core.columns import Span
+from sharecoord_sdk._core.columns import NO_DETAILS, Span
 from sharecoord_sdk._core.records import AcknowledgeType
 from sharecoord_sdk._core.status import StreamFailure
 from sharecoord_sdk._proto import share_service_pb2 as service_pb
@@ -218,7 +218,9 @@ def test_a_lock_that_found_no_room_fails_when_it_is_acknowledged() -> None:
     world.core._join_bytes = 0
     assert bounds(join_again(world).join.lock_book) == []
     for span in spans:
-        assert mark_row(span.columns, span.start, AcknowledgeType.ACCEPT, (0, "")), "no complaint"
+        assert mark_row(span.columns, span.start, AcknowledgeType.ACCEPT, NO_DETAILS), (
+            "no complaint"
+        )
     ticket = world.core.begin_commit(world.now)
     error = ticket.results["t", 0]
     assert ticket.is_done

@@ -55,7 +55,7 @@ def test_a_reason_is_measured_as_it_is_sent(drivers: Drivers, coordinator: FakeC
 
 @pytest.mark.parametrize("error", [Reject(f"{BAD}\x00"), FileNotFoundError(f"{BAD}\x00")])
 def test_a_workers_reason_is_kept_too(error: Exception) -> None:
-    assert settlement_of(error).reason.endswith("caf\\udce9\\x00")
+    assert settlement_of(error).details.reason.endswith("caf\\udce9\\x00")
 
 
 NAMES: dict[str, Callable[[Any], Any]] = {

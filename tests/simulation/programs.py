@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from sharecoord_sdk import AcknowledgeType, KafkaException
-from sharecoord_sdk._core.columns import Columns, PartitionKey, Span
+from sharecoord_sdk._core.columns import AckDetails, Columns, PartitionKey, Span
 from sharecoord_sdk._core.config import read_config
 from sharecoord_sdk._core.core import Connection, ConsumerCore
 from sharecoord_sdk._core.status import StreamFailure
@@ -247,7 +247,10 @@ class Program:
             key = _log_key(columns.key)
             self._judge.done(key, columns.offset_at(row), span.lock.token)
         if kind is RELEASE and self._chance.random() < 0.5:
-            columns.details = {**(columns.details or {}), row: (self._chance.randint(1, 900), "")}
+            columns.details = {
+                **(columns.details or {}),
+                row: AckDetails(self._chance.randint(1, 900)),
+            }
 
     async def _works(self, seconds: float) -> None:
         """Lets time pass; the shell's clock hands back what waits for too long."""

@@ -10,7 +10,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from sharecoord_sdk._core.columns import Span
+from sharecoord_sdk._core.columns import AckDetails, Span
 
 from sharecoord.core.changes import PartitionKey
 from sharecoord.testing.virtual_time import virtual
@@ -54,7 +54,7 @@ class Shop(Program):
                 columns.states[row] = RELEASE if released else ACCEPT
                 if released:
                     delay_ms = self._chance.choice(DELAYS_MS)
-                    columns.details = {**(columns.details or {}), row: (delay_ms, "")}
+                    columns.details = {**(columns.details or {}), row: AckDetails(delay_ms)}
                 else:
                     offset = columns.offset_at(row)
                     self._done[offset] = self._done.get(offset, 0) + 1

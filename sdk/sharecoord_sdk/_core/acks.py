@@ -13,7 +13,7 @@ from typing import Final
 from sharecoord_sdk._proto import share_service_pb2 as service_pb
 from sharecoord_sdk._proto import share_types_pb2 as types_pb
 
-from .columns import LOST, LOST_ACKNOWLEDGED, Columns, PartitionKey, Span
+from .columns import LOST, LOST_ACKNOWLEDGED, NO_DETAILS, AckDetails, Columns, PartitionKey, Span
 from .errors import KafkaError
 from .status import code_of_reason
 
@@ -42,8 +42,7 @@ class AckRange:
 
     span: Span
     kind: int
-    delay_ms: int = 0
-    reason: str = ""
+    details: AckDetails = NO_DETAILS
     #: RENEW of one record only: what is kept with it. The record stays with the application.
     checkpoint: bytes | None = None
 
@@ -58,8 +57,7 @@ class AckRange:
             checkpoint=self.checkpoint,
             type=self.kind,  # type: ignore[arg-type]
             lock_token=self.span.lock.token,
-            delay_ms=self.delay_ms,
-            reason=self.reason,
+            **self.details._asdict(),
         )
 
 
@@ -281,7 +279,7 @@ class AckBook:
         _finish(part, [(item, item.span, error) for item in part.ranges], settlement)
 
 
-def mark_row(columns: Columns, row: int, kind: int, details: tuple[int, str]) -> bool:
+def mark_row(columns: Columns, row: int, kind: int, details: AckDetails) -> bool:
     """Notes an acknowledgement; False when the record is not in flight."""
     state = columns.states[row]
     if state in (LOST, LOST_ACKNOWLEDGED):
@@ -290,7 +288,7 @@ def mark_row(columns: Columns, row: int, kind: int, details: tuple[int, str]) ->
     if state > RENEW:
         return False
     columns.states[row] = kind
-    if details != (0, ""):
+    if details != NO_DETAILS:
         columns.details = columns.details or {}
         columns.details[row] = details
     elif columns.details:
@@ -313,7 +311,7 @@ def _layers(items: list[AckRange]) -> list[list[AckRange]]:
 
 
 def _size_of(item: AckRange) -> int:
-    return _RANGE_BYTES + 4 * len(item.reason) + len(item.checkpoint or b"")
+    return _RANGE_BYTES + 4 * len(item.details.reason) + len(item.checkpoint or b"")
 
 
 def _in_pieces(items: list[AckRange]) -> list[list[AckRange]]:

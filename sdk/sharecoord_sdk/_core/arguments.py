@@ -6,6 +6,7 @@ import math
 import operator
 from typing import Any, Final
 
+from .columns import AckDetails
 from .errors import KafkaError
 from .records import Message, TopicPartition
 from .texts import check_name, escaped_text
@@ -103,8 +104,8 @@ def check_place(what: str, topic: str | None, partition: int | None, offset: int
         raise ValueError(f"Failed to acknowledge {what}: {INVALID_TEXT}: {place}")
 
 
-def check_details(kind: int, delay_ms: object, reason: object) -> tuple[int, str]:
-    """Checks delay and reason of an acknowledgement; see `BaseShareConsumer.acknowledge`.
+def check_details(kind: int, delay_ms: object, reason: object) -> AckDetails:
+    """Checks what an acknowledgement says beside its type; see `BaseShareConsumer.acknowledge`.
 
     Raises:
         TypeError: Not an integer or not a str.
@@ -124,7 +125,7 @@ def check_details(kind: int, delay_ms: object, reason: object) -> tuple[int, str
     said = escaped_text(reason)
     if len(said.encode()) > REASON_MAX_BYTES:
         raise ValueError(f"reason must have at most {REASON_MAX_BYTES} bytes in UTF-8")
-    return delay, said
+    return AckDetails(delay, said)
 
 
 def read_partitions(partitions: object) -> set[tuple[str, int]]:

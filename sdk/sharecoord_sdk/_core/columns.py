@@ -33,6 +33,18 @@ _KAFKA_PREFIX: Final = "__dlq.errors."
 _PREFIXES: Final = (_KAFKA_PREFIX, "sharecoord-dead-letter-")
 
 
+class AckDetails(NamedTuple):
+    """What an acknowledgement says beside its type; the names are those of the wire."""
+
+    #: RELEASE only.
+    delay_ms: int = 0
+    #: REJECT and RELEASE only.
+    reason: str = ""
+
+
+NO_DETAILS: Final = AckDetails()
+
+
 class PartitionKey(NamedTuple):
     """A partition of one incarnation of a topic (a re-created topic has another id)."""
 
@@ -114,8 +126,8 @@ class Columns:
         self.checkpoints: dict[int, bytes] | None = None
         # Row -> what became of its value, which a handler of batches of a Worker did not get.
         self.unread: dict[int, Exception] = {}
-        # Row -> (delay_ms, reason), for acknowledgements that carry one.
-        self.details: dict[int, tuple[int, str]] | None = None
+        # Row -> what its acknowledgement says beside its type, where it says something.
+        self.details: dict[int, AckDetails] | None = None
         self.locks = [self._lock(bounds, received_at) for bounds in batch.ranges]
 
     def _lock(self, bounds: types_pb.AcquiredRange, received_at: float) -> Lock:

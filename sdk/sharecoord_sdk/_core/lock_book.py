@@ -16,6 +16,7 @@ from .columns import (
     IN_FLIGHT,
     LOST,
     LOST_ACKNOWLEDGED,
+    NO_DETAILS,
     RENEWED,
     RENEWING,
     SETTLED,
@@ -421,14 +422,13 @@ def _in_order(spans: list[Span]) -> list[Span]:
 
 
 def _with_details(run: Span, kind: int) -> list[AckRange]:
-    """A range for the run, or several when delays or reasons differ inside."""
+    """A range for the run, or several when details differ inside."""
     details = run.columns.details
     if not details:
         return [AckRange(run, kind)]
-    plain = (0, "")
-    rows = [(row, details.pop(row, plain)) for row in range(run.start, run.stop)]
+    rows = [(row, details.pop(row, NO_DETAILS)) for row in range(run.start, run.stop)]
     ranges = []
-    for (delay_ms, reason), group in groupby(rows, key=lambda item: item[1]):
+    for said, group in groupby(rows, key=lambda item: item[1]):
         members = [row for row, _ in group]
-        ranges.append(AckRange(run.within(members[0], members[-1] + 1), kind, delay_ms, reason))
+        ranges.append(AckRange(run.within(members[0], members[-1] + 1), kind, said))
     return ranges

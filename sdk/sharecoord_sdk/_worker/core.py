@@ -40,7 +40,7 @@ _RENEW_TOGETHER_PART: Final = 0.05
 # Seconds between signs of life while a lock may end that is not renewed any more.
 _SIGN_S: Final = 1.0
 # The settlement of records that no handler saw: they go back, uncounted.
-_HAND_BACK: Final = Settlement(RETURN, 0, "")
+_HAND_BACK: Final = Settlement(RETURN)
 # Parts of a refill: any growth of the credit is worth a place in a message that goes out anyway.
 _ANY_GROWTH: Final = 1 << 40
 

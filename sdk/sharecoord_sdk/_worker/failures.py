@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from sharecoord_sdk._core.arguments import DELAY_MAX_MS, REASON_MAX_BYTES
+from sharecoord_sdk._core.columns import AckDetails
 from sharecoord_sdk._core.outcomes import Reject, Retry, delay_ms_of
 from sharecoord_sdk._core.records import AcknowledgeType, Message
 from sharecoord_sdk._core.texts import escaped_text
@@ -93,9 +94,9 @@ def _mapped(handler: Handler, error: BaseException) -> Retry | Reject | None:
 def _of(outcome: Retry | Reject, reason: str) -> Settlement:
     reason = _valid(str(outcome.reason or reason))
     if isinstance(outcome, Reject):
-        return Settlement(int(AcknowledgeType.REJECT), 0, reason)
+        return Settlement(int(AcknowledgeType.REJECT), AckDetails(reason=reason))
     delay_ms = min(delay_ms_of(outcome.after_s), DELAY_MAX_MS)
-    return Settlement(int(AcknowledgeType.RELEASE), delay_ms, reason)
+    return Settlement(int(AcknowledgeType.RELEASE), AckDetails(delay_ms, reason))
 
 
 def _seconds(answer: object) -> float:

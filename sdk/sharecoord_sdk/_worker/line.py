@@ -21,7 +21,15 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Final, NamedTuple
 
-from sharecoord_sdk._core.columns import IN_FLIGHT, SETTLED, Columns, PartitionKey, Span
+from sharecoord_sdk._core.columns import (
+    IN_FLIGHT,
+    NO_DETAILS,
+    SETTLED,
+    AckDetails,
+    Columns,
+    PartitionKey,
+    Span,
+)
 from sharecoord_sdk._core.order import KEY, PARTITION
 
 from .gates import BreakerState, KeyRates, Rate
@@ -55,8 +63,7 @@ class Settlement(NamedTuple):
     """An acknowledgement other than a plain ACCEPT."""
 
     kind: int
-    delay_ms: int
-    reason: str
+    details: AckDetails = NO_DETAILS
 
 
 @dataclass(slots=True, eq=False)

@@ -7,6 +7,7 @@ differences of design 5). `now_ms` is monotonic.
 from __future__ import annotations
 
 from sharecoord.core import limits
+from sharecoord.core.partition.decisions import AcknowledgedRange
 from sharecoord.core.settings import PartitionSettings
 from sharecoord.core.states import AcknowledgeType, ArchiveReason, RecordState
 from sharecoord.core.window.history import History, after_failure
@@ -17,15 +18,14 @@ def settled(
     old: RangeState,
     settings: PartitionSettings,
     now_ms: int,
-    kind: AcknowledgeType,
-    delay_ms: int,
-    reason: str | None,
+    said: AcknowledgedRange,
 ) -> RangeState | None:
     """An ACQUIRED range after an acknowledgement; None = ACKNOWLEDGED."""
+    kind, reason = said.type, said.reason
     if kind is AcknowledgeType.ACCEPT:
         return None
     if kind is AcknowledgeType.RELEASE:
-        return released(old, settings, now_ms, delay_ms, reason)
+        return released(old, settings, now_ms, said.delay_ms, reason)
     if kind is AcknowledgeType.RETURN:
         return returned(old, settings, now_ms)
     if kind is AcknowledgeType.REJECT:

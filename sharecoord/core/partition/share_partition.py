@@ -327,11 +327,11 @@ class SharePartition:
         previous_last = -1
         cached: Range | None = None
         memo_old: RangeState | None = None
-        memo_key: tuple[AcknowledgeType, int, str | None] | None = None
+        memo_said: tuple[AcknowledgeType, tuple[object, ...]] | None = None
         memo_new: RangeState | None = None
         edits, make_edit, settings = decision.edits, Edit, self._settings
         for item in ranges:
-            first, last, kind, token, delay_ms, reason, _ = item
+            first, last, kind, token = item[:4]
             if first > last or first <= previous_last:
                 decision.exceptions.append(
                     RangeOutcome(first, last, AcknowledgeOutcome.INVALID_REQUEST)
@@ -349,10 +349,10 @@ class SharePartition:
                 self._acknowledge_piecewise(decision, now_ms, member_id, item)
                 continue
             old = cached[2]
-            key = (kind, delay_ms, reason)
-            if old is not memo_old or key != memo_key:
-                memo_new = outcomes.settled(old, settings, now_ms, kind, delay_ms, reason)
-                memo_old, memo_key = old, key
+            said = (kind, item[4:])
+            if old is not memo_old or said != memo_said:
+                memo_new = outcomes.settled(old, settings, now_ms, item)
+                memo_old, memo_said = old, said
             edits.append(make_edit(first, last, memo_new))
         if self.order is None and self.log_start_offset <= self.window.start_offset:
             return decision
@@ -373,7 +373,7 @@ class SharePartition:
         self, decision: Decision, now_ms: int, member_id: str, item: AcknowledgedRange
     ) -> None:
         """An acknowledgement that does not lie in one range that the member holds."""
-        first, last, kind, token, delay_ms, reason, _ = item
+        first, last, kind, token = item[:4]
         outcome, window = AcknowledgeOutcome, self.window
         if first < window.start_offset:
             below = min(last, window.start_offset - 1)
@@ -384,7 +384,7 @@ class SharePartition:
             if left > position:
                 decision.exceptions += self._uncovered(position, left - 1, kind)
             if self._settles(value, member_id, token, kind):
-                new = outcomes.settled(value, self._settings, now_ms, kind, delay_ms, reason)
+                new = outcomes.settled(value, self._settings, now_ms, item)
                 decision.edits.append(Edit(left, right, new))
             else:
                 refusal = self._refusal(value, member_id, token, kind, left, right)
