@@ -377,7 +377,7 @@ def test_a_damaged_store_is_left_alone(
     }[damage]
     path.write_bytes(broken)
     error = refusal_of(process)
-    assert f"{path} is damaged" in error
+    assert f"{path}: the file is damaged" in error
     assert ".recover" in error
     assert path.read_bytes() == broken
 
