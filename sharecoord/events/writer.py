@@ -37,10 +37,10 @@ def main() -> int:
     answers = os.dup(sys.stdout.fileno())
     # All other output goes to standard error: it is no answer.
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    length = _read(LENGTH.size)
-    if not length:
+    payload = _first_frame()
+    if payload is None:
         return 0
-    settings = WriterSettings.read(_read(LENGTH.unpack(length)[0]))
+    settings = WriterSettings.read(payload)
     guard_standard_error()
     configure_logging(level=settings.log_level, json=settings.log_json)
     try:
@@ -114,10 +114,19 @@ def serve(sink: WriterSink, say: Callable[[object], None]) -> None:
             payloads = frames.feed(data)
 
 
-def _read(size: int) -> bytes:
-    """The next bytes of the pipe; fewer when it ends before."""
+def _first_frame() -> bytes | None:
+    """The payload of the pipe's first frame; None when the pipe ends before the frame does."""
+    length = _read(LENGTH.size)
+    return None if length is None else _read(LENGTH.unpack(length)[0])
+
+
+def _read(size: int) -> bytes | None:
+    """The next bytes of the pipe; None when it ends before."""
     data = b""
-    while len(data) < size and (more := os.read(sys.stdin.fileno(), size - len(data))):
+    while len(data) < size:
+        more = os.read(sys.stdin.fileno(), size - len(data))
+        if not more:
+            return None
         data += more
     return data
 

@@ -131,6 +131,13 @@ async def test_kill_9_of_both_leaves_a_spool_that_the_next_writer_finishes(
     assert {row["coordinator_id"] for row in rows} == {"c"}
 
 
+@pytest.mark.parametrize("said", [b"", b"\x09", b"\x09\x00\x00\x00{"])
+def test_a_writer_whose_coordinator_dies_before_the_settings_ends_quietly(said: bytes) -> None:
+    command = [sys.executable, "-P", "-m", "sharecoord.events.writer"]
+    ended = subprocess.run(command, input=said, capture_output=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, b"", b"")
+
+
 def test_signals_to_the_group_wait_for_the_coordinator(
     world: ParquetWorld, coordinator: subprocess.Popen[str]
 ) -> None:
