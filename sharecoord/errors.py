@@ -7,7 +7,7 @@ that is wrong and the fix.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Self
 
 
 class SharecoordError(Exception):
@@ -139,6 +139,11 @@ class DrainingError(SharecoordError):
 
     reason = "DRAINING"
     retriable = True
+
+    @classmethod
+    def of_this_coordinator(cls) -> Self:
+        """The answer to all who come while it shuts down."""
+        return cls("this coordinator is shutting down", retry_after_ms=1000)
 
 
 class StoreUnavailableError(SharecoordError):

@@ -91,7 +91,7 @@ def stored_revision(connection: Connection, *, where: str, ddl_commits: bool) ->
 
 
 def read_meta(connection: Connection) -> dict[str, str]:
-    """What `store_meta` holds, by name."""
+    """The values of `store_meta`, by name."""
     rows = connection.execute(select(STORE_META.c.name, STORE_META.c.value))
     return {str(name): str(value) for name, value in rows}
 

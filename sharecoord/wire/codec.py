@@ -256,7 +256,7 @@ def acknowledged_ranges(ranges: Iterable[types.AcknowledgedRange]) -> list[Ackno
 def put_acknowledged_ranges(
     into: types.PartitionAcknowledgements, ranges: Iterable[AcknowledgedRange]
 ) -> None:
-    """What `acknowledged_ranges` reads, for the coordinator that owns the partition."""
+    """Writes acknowledgements, for the partition's owner; `acknowledged_ranges` reads them."""
     for each in ranges:
         into.ranges.add(
             first_offset=each.first,

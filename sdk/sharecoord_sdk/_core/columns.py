@@ -34,7 +34,7 @@ _PREFIXES: Final = (_KAFKA_PREFIX, "sharecoord-dead-letter-")
 
 
 class AckDetails(NamedTuple):
-    """What an acknowledgement says beside its type; the names are those of the wire."""
+    """The details of an acknowledgement beside its type, by their names on the wire."""
 
     #: RELEASE only.
     delay_ms: int = 0

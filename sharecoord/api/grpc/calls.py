@@ -10,12 +10,7 @@ import grpc
 import structlog
 from google.protobuf.message import DecodeError, Message
 
-from sharecoord.errors import (
-    DrainingError,
-    InternalError,
-    InvalidRequestError,
-    SharecoordError,
-)
+from sharecoord.errors import DrainingError, InternalError, InvalidRequestError, SharecoordError
 from sharecoord.wire.status import code_of, text_of, trailing_metadata
 
 log = structlog.get_logger(__name__)
@@ -36,7 +31,7 @@ def unexpected(call: str, error: Exception) -> SharecoordError:
     gRPC, which gives it no public name.
     """
     if type(error).__name__ == "_ServerStoppedError":
-        return DrainingError("this coordinator is shutting down", retry_after_ms=1000)
+        return DrainingError.of_this_coordinator()
     log.error("call failed", call=call, exc_info=error)
     return InternalError(f"{call} failed inside of the coordinator; its log says why")
 

@@ -32,7 +32,6 @@ log = structlog.get_logger(__name__)
 SILENCE_S: Final = 5.0
 """A gateway reports its members as alive each second; after this silence its link is given up."""
 
-GOING: Final = "this coordinator is shutting down"
 
 EOF = grpc.aio.EOF  # type: ignore[attr-defined]  # its stubs leave it out
 
@@ -92,7 +91,7 @@ class PeerService:
         self._links.add(task)
         try:
             if self._stopping:
-                raise DrainingError(GOING, retry_after_ms=1000)
+                raise DrainingError.of_this_coordinator()
             hello = await self._greet(context)
             link = GatewayLink(
                 self._coordinator.context,
@@ -114,7 +113,7 @@ class PeerService:
             if not self._stopping:
                 raise
             # gRPC does not tell the other side that a handler was cancelled.
-            await abort(context, DrainingError(GOING, retry_after_ms=1000))
+            await abort(context, DrainingError.of_this_coordinator())
         except Exception as error:  # noqa: BLE001 - whatever it is, the gateway must hear of it
             await abort(context, unexpected("Link", error))
         finally:

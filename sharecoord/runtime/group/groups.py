@@ -145,7 +145,7 @@ class Groups(Mapping[str, GroupActor]):
             SharecoordError: As `GroupActor.join`.
         """
         if self.draining:
-            raise DrainingError("this coordinator is shutting down", retry_after_ms=1000)
+            raise DrainingError.of_this_coordinator()
         self._check_files(group_id, command.member_id)
         for lives_left in reversed(range(JOIN_LIVES_MAX)):
             group = await self.open(group_id)
@@ -184,7 +184,7 @@ class Groups(Mapping[str, GroupActor]):
             SharecoordError: As `GroupActor.admit`.
         """
         if self.draining:
-            raise DrainingError("this coordinator is shutting down", retry_after_ms=1000)
+            raise DrainingError.of_this_coordinator()
         group = await self.open(group_id)
         await self._open_topics(group, command.topics)
         session, lost = await group.admit(command, channel, epoch, gateway=gateway)

@@ -64,7 +64,7 @@ _SURE: dict[Kind, type[SharecoordError]] = {
 
 
 class Reading(NamedTuple):
-    """What an error of a driver means."""
+    """The meaning of a driver's error."""
 
     kind: Kind
     hint: str

@@ -44,7 +44,7 @@ _CLIENT_CODES = range(2000, 3000)
 
 
 def read_mysql(error: BaseException) -> Reading:
-    """What an error of PyMySQL, or of binding a value, means."""
+    """Reads an error of PyMySQL, or of binding a value."""
     code = error.args[0] if error.args and isinstance(error.args[0], int) else None
     words = error.args[1] if code is not None and len(error.args) > 1 else error
     number = f" {code}" if code is not None else ""

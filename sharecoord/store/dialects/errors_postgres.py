@@ -66,7 +66,7 @@ _CONNECT_TEXTS = (
 
 
 def read_postgres(error: BaseException) -> Reading:
-    """What an error of psycopg, or of binding a value, means."""
+    """Reads an error of psycopg, or of binding a value."""
     code = getattr(error, "sqlstate", None)
     text = " ".join(str(error).split())
     said = f"{type(error).__name__}{f' {code}' if code else ''}: {text}"

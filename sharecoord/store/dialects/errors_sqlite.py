@@ -53,7 +53,7 @@ _CODES = {
 
 
 def read_sqlite(error: BaseException) -> Reading:
-    """What an error of sqlite3, or of binding a value, means."""
+    """Reads an error of sqlite3, or of binding a value."""
     primary = getattr(error, "sqlite_errorcode", 0) & 0xFF
     kind, hint = _CODES.get(primary, (Kind.OURS, ""))
     return Reading(

@@ -112,7 +112,7 @@ class ServerDialect(Dialect):
 
     @abc.abstractmethod
     def connect_args(self) -> dict[str, Any]:
-        """What the driver is told about a connection, beside the URL."""
+        """Arguments of the driver for a connection, beside the URL."""
 
     @abc.abstractmethod
     def connect(self, dialect: object, record: object, args: Any, params: Any) -> Any:

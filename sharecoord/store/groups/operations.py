@@ -1,4 +1,4 @@
-"""What operators do to share-partitions under traffic: reset, change, delete.
+"""Operators change share-partitions under traffic: reset, change, delete.
 
 Dead letters were promised to their topic, so an outbox outlives all of that (design 5.11).
 """

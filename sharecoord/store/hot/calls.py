@@ -31,7 +31,7 @@ Begin = Callable[[], contextlib.AbstractContextManager[Connection]]
 
 
 class SqlCalls:
-    """What all calls need: the database, and while it is open its transactions and statements."""
+    """The database of all calls, and while it is open its transactions and statements."""
 
     def __init__(self, dialect: Dialect, *, name: str, fleet: bool) -> None:
         self._dialect = dialect
