@@ -45,6 +45,7 @@ _WATCHER = (
 _EPHEMERAL_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _LOWEST_PORT = 15000
 _running: set[GuardedProcess] = set()
+_given_ports: set[int] = set()
 
 
 class GuardedProcess:
@@ -253,17 +254,24 @@ def free_ports(count: int) -> list[int]:
     A port from the ephemeral range (what binding port 0 gives) can not be kept over a restart: a
     client that retries its connection while the broker is down is in time given that very port as
     its own source port, connects to itself, and the broker can not bind it any more.
+
+    A port is given once in the life of this process: who got it may not listen on it yet.
     """
     chooser = random.SystemRandom()  # not the seeded generator: tests reseed it
     sockets: list[socket.socket] = []
     try:
         while len(sockets) < count:
+            port = chooser.choice(range(_LOWEST_PORT, _ephemeral_start()))
+            if port in _given_ports:
+                continue
             candidate = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
             sockets.append(candidate)
             try:
-                candidate.bind((LOOPBACK, chooser.randrange(_LOWEST_PORT, _ephemeral_start())))
+                candidate.bind((LOOPBACK, port))
             except OSError:
                 sockets.pop().close()
+                continue
+            _given_ports.add(port)
         return [int(each.getsockname()[1]) for each in sockets]
     finally:
         for each in sockets:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import psutil  # type: ignore[import-untyped]
 import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-from sharecoord.devenv import maven
+from sharecoord.devenv import maven, processes
 from sharecoord.devenv.broker import KafkaBroker
 from sharecoord.devenv.broker_config import (
     FAST_SHARE_GROUPS,
@@ -199,6 +200,13 @@ def test_free_ports_are_distinct_and_outside_the_ephemeral_range() -> None:
     assert len(set(ports)) == 20
     assert all(15000 <= port < 32768 for port in ports)
     assert not any(port_open(port) for port in ports)
+
+
+def test_a_port_that_was_given_is_not_given_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    free = iter([*free_ports(1) * 3, *free_ports(1) * 2])
+    monkeypatch.setattr(processes, "_given_ports", set[int]())
+    monkeypatch.setattr(random.SystemRandom, "choice", lambda _self, _ports: next(free))
+    assert free_ports(1) != free_ports(1)
 
 
 # -- finding Kafka's parts ------------------------------------------------------------------------
