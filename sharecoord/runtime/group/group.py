@@ -208,7 +208,7 @@ class Group(ABC):
         return None
 
     def _may_open(self, topic: str) -> bool:
-        if LANE_MARK in topic and not self.context.lanes_known:
+        if LANE_MARK in topic and not self.context.lanes.all_known:
             return True
         return topic in self.topics and not self.is_open(topic)
 

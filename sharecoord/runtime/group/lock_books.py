@@ -73,7 +73,7 @@ def _of_ended_logs(group: Group, book: dict[LogId, list[HeldRange]]) -> list[Los
         topic, topic_id, _ = log_id
         known = group.topic_ids.get(topic)
         if known is None:
-            is_over = LANE_MARK in topic and group.context.lanes_known
+            is_over = LANE_MARK in topic and group.context.lanes.all_known
         else:
             is_over = topic_id not in ("", known)
         if is_over:

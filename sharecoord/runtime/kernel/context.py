@@ -43,6 +43,14 @@ class ParkingLimits(NamedTuple):
     """Parked ranges are read this long before they are due."""
 
 
+class LaneLooks(Gatherer[None, None]):
+    """Looks at the lanes in the store, one look for all who ask at a time."""
+
+    all_known: bool = False
+    """Whether there are no lanes but those that are open here: not before the store was asked, and
+    never in a fleet, whose coordinators hear of lanes one after the other."""
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """The limits of a coordinator, beside the settings of its groups."""
@@ -80,11 +88,8 @@ class Context:
     events: EventSink | None = None
     """None when there is no event log (`events.sink` is off)."""
     calls: GatheredCalls = field(init=False)
-    lanes: Gatherer[None, None] = field(init=False)
-    """Looks at lanes; made by `letters.lanes.Lanes`."""
-    lanes_known: bool = False
-    """Whether there are no lanes but those that are open here: not before the store was asked, and
-    never in a fleet, whose coordinators hear of lanes one after the other."""
+    lanes: LaneLooks = field(init=False)
+    """Made by `letters.lanes.Lanes`."""
     tasks: Supervisor = field(init=False)
     """Runs all side work, and the loops that must never end."""
 

@@ -39,8 +39,7 @@ from sharecoord.runtime.fleet.store_changes import see_rows
 from sharecoord.runtime.group.actor import GroupActor
 from sharecoord.runtime.group.groups import Groups
 from sharecoord.runtime.group.settings import settings_of
-from sharecoord.runtime.kernel.context import Context
-from sharecoord.runtime.kernel.gatherer import Gatherer
+from sharecoord.runtime.kernel.context import Context, LaneLooks
 
 log = structlog.get_logger(__name__)
 
@@ -96,7 +95,7 @@ class Lanes:
         self._context = context
         self._groups = groups
         self._looking = asyncio.Lock()
-        self._context.lanes = Gatherer(self._look_for, name="lanes")
+        self._context.lanes = LaneLooks(self._look_for, name="lanes")
 
     # -- what operators ask for -----------------------------------------------------------------
 
@@ -300,7 +299,7 @@ class Lanes:
                 owned = {k.place: e for k, e in epochs.items() if k.group_id == group.group_id}
                 group.shared_order.lanes_are(here, unfinished.intersection(here), owned)
                 self._open(group, here, infos)
-            self._context.lanes_known = not self._context.in_fleet
+            self._context.lanes.all_known = not self._context.in_fleet
 
     def _homes(self, lanes: Iterable[PartitionKey]) -> list[PartitionKey]:
         """The partitions that letters of these lanes come from and that are served here."""
