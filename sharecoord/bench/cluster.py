@@ -51,6 +51,6 @@ def open_cluster(
     if kafka is not None:
         return Cluster(kafka)
     say("starting a broker")
-    broker = KafkaBroker(DEFAULT_VERSION, heap_mb=BROKER_HEAP_MB, settings=settings)
+    broker = KafkaBroker(DEFAULT_VERSION, heap_mb=BROKER_HEAP_MB, settings=settings, measured=True)
     stack.enter_context(broker)
     return Cluster(broker.bootstrap_servers, broker.pid)

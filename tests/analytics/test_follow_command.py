@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from sharecoord.analytics.session import FOR_FEW_ROWS
 from tests.analytics.support import busy, end
 from tests.analytics.topics import EventTopic
 from tests.conftest import TopicFactory
@@ -25,6 +27,10 @@ from tests.unit.cli.support import run
 COMMAND = [sys.executable, "-c", "from sharecoord.cli.main import main; main()", "analyze"]
 START_S = 200.0
 """Spark and its first micro-batches, when the machine does other work, too."""
+SPARK = shlex.join(
+    [*(f"--conf={key}={value}" for key, value in FOR_FEW_ROWS.items()), "pyspark-shell"]
+)
+"""What a user may give Spark: of so few rows, most of the time would be its compilers'."""
 RULES = "rules:\n- {name: hungry, kind: starved, group: g}\n"
 
 
@@ -63,7 +69,7 @@ def job(topic: EventTopic, out: Path, rules: Path) -> Iterator[Job]:
     command += ["--watermark", "5s", "--alerts", str(rules), "--since", "2026-01-05"]
     command += ["--master", "local[2]", "--driver-memory", "1g"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    environ = {**os.environ, "TZ": "Asia/Tokyo"}
+    environ = {**os.environ, "TZ": "Asia/Tokyo", "PYSPARK_SUBMIT_ARGS": SPARK}
     with subprocess.Popen(command, text=True, env=environ, **pipes) as process:  # type: ignore[call-overload]
         try:
             yield Job(process)

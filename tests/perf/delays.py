@@ -63,7 +63,7 @@ def main() -> None:
     parser.add_argument("--keep", action="store_true", help="share.retry.keep.payload=true")
     options = parser.parse_args()
     records = options.records
-    with tempfile.TemporaryDirectory() as folder, KafkaBroker() as broker:
+    with tempfile.TemporaryDirectory() as folder, KafkaBroker(measured=True) as broker:
         first_ms = int(time.time() * 1000) + options.ahead_s * 1000
         produce(
             broker.bootstrap_servers, records, first_ms, options.spread_s * 1000, options.stride
