@@ -34,8 +34,8 @@ from sharecoord.core.fleet.peering import (
 from sharecoord.core.partition.decisions import AcquiredRange, HeldRange, TakenBack
 from sharecoord.core.partition.share_partition import RangeOutcome
 from sharecoord.core.states import AcknowledgeOutcome, AcquireMode, RecordState, TakenBackReason
-from sharecoord.errors import SharecoordError
-from sharecoord.wire import codec
+from sharecoord.errors import SharecoordError, UnsupportedVersionError
+from sharecoord.wire import PROTOCOL_VERSION, codec
 from sharecoord.wire import peer_service_pb2 as peer
 from sharecoord.wire import share_types_pb2 as types
 
@@ -46,6 +46,20 @@ _TREE: dict[str, type[SharecoordError]] = {
     for found in vars(errors).values()
     if isinstance(found, type) and issubclass(found, SharecoordError)
 }
+
+
+def check_version(other: peer.Hello | peer.Welcome) -> None:
+    """Refuses a coordinator that speaks another version of the protocol between coordinators.
+
+    Raises:
+        UnsupportedVersionError: Names both versions.
+    """
+    if other.protocol_version != PROTOCOL_VERSION:
+        raise UnsupportedVersionError(
+            f"coordinator {other.coordinator_id} (version {other.version}) speaks version "
+            f"{other.protocol_version} of the protocol between coordinators, this one "
+            f"{PROTOCOL_VERSION}: bring both to one release"
+        )
 
 
 def gateway_message(items: Iterable[GatewayItem]) -> peer.GatewayMessage:
@@ -96,10 +110,6 @@ def _put_key(into: Any, key: PartitionKey) -> None:
     into.partition.CopyFrom(codec.topic_partition(key))
 
 
-def _held(key: PartitionKey, held: HeldRange) -> types.HeldRange:
-    return codec.lost_range(LostRange(key, held))
-
-
 def _lost(item: types.HeldRange) -> LostRange:
     held = HeldRange(item.first_offset, item.last_offset, item.lock_token)
     return LostRange(_key("", item.partition), held)
@@ -144,7 +154,7 @@ def _put_member_up(into: peer.MemberUp, up: MemberUp) -> None:
     into.max_poll_records = up.max_poll_records
     for topic, partition in sorted(up.paused):
         into.paused.add(topic=topic, partition=partition)
-    into.lock_book.extend(_held(entry.key, entry.held) for entry in up.lock_book)
+    into.lock_book.extend(map(codec.lost_range, up.lock_book))
 
 
 def _member_up(found: peer.MemberUp) -> MemberUp:
@@ -179,7 +189,8 @@ def _put_books(into: peer.PartitionBooks, books: LockBooks) -> None:
     _put_key(into, books.key)
     into.owner_epoch = books.owner_epoch
     for handle, ranges in books.held.items():
-        into.books.add(handle=handle, held=[_held(books.key, held) for held in ranges])
+        held = [codec.lost_range(LostRange(books.key, each)) for each in ranges]
+        into.books.add(handle=handle, held=held)
 
 
 def _books(found: peer.PartitionBooks) -> LockBooks:
@@ -191,7 +202,7 @@ def _put_member_down(into: peer.MemberDown, down: MemberDown) -> None:
     into.handle, into.left = down.handle, down.left
     if down.lock_book is not None:
         into.lock_book.SetInParent()
-        into.lock_book.held.extend(_held(entry.key, entry.held) for entry in down.lock_book)
+        into.lock_book.held.extend(map(codec.lost_range, down.lock_book))
 
 
 def _member_down(found: peer.MemberDown) -> MemberDown:
