@@ -15,31 +15,16 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 import structlog
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import Consumer as Consumer
+from confluent_kafka import KafkaError as KafkaError
+from confluent_kafka import KafkaException as KafkaException
+from confluent_kafka import Message as Message
+from confluent_kafka import Producer
+from confluent_kafka import TopicPartition as TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from sharecoord.config.kafka_keys import unknown_kafka_key
 from sharecoord.errors import InvalidConfigError
-
-__all__ = [
-    "END_OF_PARTITION",
-    "GONE",
-    "OUT_OF_RANGE",
-    "READER_DEFAULTS",
-    "REQUEST_TIMEOUT_S",
-    "Consumer",
-    "KafkaError",
-    "KafkaException",
-    "Message",
-    "Settings",
-    "TopicPartition",
-    "all_done",
-    "brokers_of",
-    "make_admin",
-    "make_consumer",
-    "make_group_reader",
-    "make_producer",
-]
 
 log = structlog.get_logger(__name__)
 
