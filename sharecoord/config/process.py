@@ -109,7 +109,7 @@ class ProcessConfig:
 SECTIONS: Final[dict[str, type]] = {
     name: kind
     for name, kind in get_type_hints(ProcessConfig).items()
-    if dataclasses.is_dataclass(kind)
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind)
 }
 """Sections of the process settings by name, in the order of the documentation."""
 
