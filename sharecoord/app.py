@@ -32,6 +32,7 @@ from sharecoord.config.sources import Source
 from sharecoord.errors import InvalidConfigError, SharecoordError
 from sharecoord.ingest.log_reader import KafkaLogReader
 from sharecoord.kafka.catalog import KafkaCatalog
+from sharecoord.kafka.client import brokers_of
 from sharecoord.kafka.dead_letter_producer import KafkaDeadLetters
 from sharecoord.kafka.offsets_export import KafkaOffsetsExport
 from sharecoord.kafka.refusals import Refusals
@@ -200,7 +201,7 @@ class Application:
         info = CoordinatorInfo(
             __version__,
             self._cluster_id,
-            brokers(self.config),
+            brokers_of(self.config.kafka),
             self.config.store.url.masked,
         )
         return Admin(coordinator, info, reads=reads)
@@ -211,7 +212,7 @@ class Application:
         refusals = Refusals()
         catalog = self._catalog or KafkaCatalog(config.kafka, refusals)
         cluster_id = self._cluster_id = await _said_when_slow(
-            catalog.cluster_id(), "no answer from Kafka yet", brokers(config)
+            catalog.cluster_id(), "no answer from Kafka yet", brokers_of(config.kafka)
         )
         in_cluster = catalog.brokers if isinstance(catalog, KafkaCatalog) else 1
         files = OpenFiles(raise_limit(), brokers=in_cluster)
@@ -353,12 +354,6 @@ def reachable(address: ListenAddress) -> ListenAddress:
     return TcpAddress(str(found[0][4][0]), address.port)
 
 
-def brokers(config: ProcessConfig) -> str:
-    """The brokers' addresses as configured, under either of librdkafka's names."""
-    kafka = config.kafka
-    return kafka.get("bootstrap.servers") or kafka["metadata.broker.list"]
-
-
 def _limits_of(config: ProcessConfig) -> Limits:
     memory = config.memory
     return Limits(
@@ -413,7 +408,7 @@ async def _serve(config: ProcessConfig, ready_file: Path | None) -> None:
     assert application.failure is not None, "started"
     store = config.store.url
     print(f"sharecoord {__version__}", file=sys.stderr)  # noqa: T201
-    print(f"  Kafka       {brokers(config)}", file=sys.stderr)  # noqa: T201
+    print(f"  Kafka       {brokers_of(config.kafka)}", file=sys.stderr)  # noqa: T201
     print(f"  store       {store.masked}", file=sys.stderr)  # noqa: T201
     print(f"  workers at  {application.address}", file=sys.stderr)  # noqa: T201
     if application.management_port is not None:

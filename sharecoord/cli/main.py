@@ -106,17 +106,16 @@ _DEBUG: Final = click.Option(
 @click.group(
     cls=LazyGroup, table=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]}
 )
-@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
-@click.pass_context
-def cli(ctx: click.Context, debug: bool) -> None:  # noqa: FBT001 - Click calls by name
+def cli() -> None:
     """Share groups (KIP-932) for any Apache Kafka cluster.
 
     Start a coordinator with `sharecoord serve`. The admin commands take the flags of Kafka's own
     tools; their --bootstrap-server is the coordinator. Exit codes: 0 done, 1 error, 2 wrong usage,
     3 the coordinator, its store or Kafka does not answer.
     """
-    if debug:
-        set_debug(ctx)
+
+
+cli.params.append(_DEBUG)
 
 
 def main() -> None:

@@ -34,6 +34,23 @@ FOLDER_CONTEXT: Final = {"token_normalize_func": lambda name: "out" if name == "
 FILE: Final = click.Path(exists=True, dir_okay=False, readable=True, path_type=Path)
 
 
+class Parsed(ParamType):
+    """An option whose text `parse` reads; its ValueError is the end of "it must be …"."""
+
+    def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
+        self.name = name
+        self._parse = parse
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The value of a text."""
+        if not isinstance(value, str):
+            return value
+        try:
+            return self._parse(value)
+        except ValueError as error:
+            self.fail(f"{value!r}: it must be {error}", param, ctx)
+
+
 Settings = dict[str, Any]
 Connect = Callable[[], "AdminClient"]
 """Opens the client for the coordinator that a command's options name."""

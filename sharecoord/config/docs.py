@@ -13,7 +13,7 @@ from typing import Final
 
 from sharecoord.config.group import GROUP_SETTINGS
 from sharecoord.config.kafka_keys import OWNED_KEYS
-from sharecoord.config.process_settings import SECTIONS
+from sharecoord.config.process import SECTIONS
 from sharecoord.config.setting import Kind, Setting, settings_of
 from sharecoord.config.sources import FREE_PREFIXES, FREE_VARIABLES, variable_of
 

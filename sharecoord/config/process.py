@@ -6,15 +6,13 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, get_type_hints
 
 from sharecoord.config.endpoints import StoreKind, UnixAddress, default_store_url
 from sharecoord.config.group import GROUP_SETTINGS, resolve, validate_group_overrides
 from sharecoord.config.kafka_keys import LIBRDKAFKA_KEYS, check_kafka_key
 from sharecoord.config.kafka_properties import masked_kafka_value, read_kafka_config
 from sharecoord.config.process_settings import (
-    PROCESS_SETTINGS,
-    SECTIONS,
     CommitConfig,
     CoordinatorConfig,
     EventsConfig,
@@ -28,7 +26,7 @@ from sharecoord.config.process_settings import (
     StoreConfig,
     TlsConfig,
 )
-from sharecoord.config.setting import invalid_config, settings_of, unknown_name
+from sharecoord.config.setting import SettingsTable, invalid_config, settings_of, unknown_name
 from sharecoord.config.sources import Raw, Source, read_environment, read_yaml
 from sharecoord.errors import InvalidConfigError
 
@@ -106,6 +104,18 @@ class ProcessConfig:
     def _row(self, name: str, value: str) -> EffectiveRow:
         raw = self.origins.get(name)
         return EffectiveRow(name, value, self.source(name), raw.place if raw else "")
+
+
+SECTIONS: Final[dict[str, type]] = {
+    name: kind
+    for name, kind in get_type_hints(ProcessConfig).items()
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind)
+}
+"""Sections of the process settings by name, in the order of the documentation."""
+
+PROCESS_SETTINGS: Final = SettingsTable(
+    setting for section in SECTIONS.values() for setting in settings_of(section).values()
+)
 
 
 def load(

@@ -26,14 +26,12 @@ from sharecoord.config.endpoints import (
     parse_store_url,
 )
 from sharecoord.config.setting import (
-    SettingsTable,
     bool_setting,
     choice_setting,
     custom_setting,
     duration_setting,
     float_setting,
     int_setting,
-    settings_of,
     size_setting,
     str_setting,
 )
@@ -404,23 +402,3 @@ class RecoveryConfig:
         default_ms=10_000,
         bounds_ms=(0, 10 * _MINUTE_MS),
     )
-
-
-SECTIONS: Final[dict[str, type]] = {
-    "store": StoreConfig,
-    "listen": ListenConfig,
-    "tls": TlsConfig,
-    "coordinator": CoordinatorConfig,
-    "events": EventsConfig,
-    "memory": MemoryConfig,
-    "limits": LimitsConfig,
-    "management": ManagementConfig,
-    "log": LogConfig,
-    "commit": CommitConfig,
-    "recovery": RecoveryConfig,
-}
-"""Sections of the process settings by name, in the order of the documentation."""
-
-PROCESS_SETTINGS: Final = SettingsTable(
-    setting for section in SECTIONS.values() for setting in settings_of(section).values()
-)

@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
 from operator import methodcaller
@@ -38,7 +38,7 @@ from sharecoord.kafka.client import (
     make_consumer,
 )
 from sharecoord.kafka.refusals import Refusals, refusal
-from sharecoord.ports import LogSink, Stretch
+from sharecoord.ports import LogSink
 
 log = structlog.get_logger(__name__)
 
@@ -483,6 +483,7 @@ class KafkaLogReader:
         self._slots: list[_Slot] = []
         self._rereaders: dict[bool, Rereader] = {}
         self._scanner = Scanner(settings)
+        self.scan = self._scanner.scan
         self._closing: set[asyncio.Task[None]] = set()
 
     def read(
@@ -552,12 +553,6 @@ class KafkaLogReader:
         if rereader is None:
             rereader = self._rereaders[committed] = Rereader(self._settings, committed=committed)
         return await rereader.read(topic, partition, first, last)
-
-    def scan(
-        self, topic: str, stretches: Sequence[Stretch]
-    ) -> AsyncGenerator[tuple[int, RecordChunk], None]:
-        """Reads stretches of a topic once."""
-        return self._scanner.scan(topic, stretches)
 
     async def close(self) -> None:
         """Stops every read."""

@@ -10,7 +10,7 @@ import contextlib
 import threading
 import time
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from typing import Final
 
 import structlog
@@ -62,8 +62,7 @@ class _Request:
         self.heard_s = 0.0
         """When a message of it came last."""
         self._messages: list[Message] = []
-        self._loop = asyncio.get_running_loop()
-        self.answer: asyncio.Future[list[RecordChunk]] = self._loop.create_future()
+        self.answer: Future[list[RecordChunk]] = Future()
 
     @property
     def where(self) -> str:
@@ -100,17 +99,12 @@ class _Request:
         )
 
     def end(self, result: list[RecordChunk] | Exception) -> None:
-        """Answers on the loop, which may have been closed meanwhile."""
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._answer, result)
-
-    def _answer(self, result: list[RecordChunk] | Exception) -> None:
-        if self.answer.done():
-            return
-        if isinstance(result, Exception):
-            self.answer.set_exception(result)
-        else:
-            self.answer.set_result(result)
+        """Answers; who asked may have given up, or its loop may have been closed meanwhile."""
+        with contextlib.suppress(InvalidStateError):
+            if isinstance(result, Exception):
+                self.answer.set_exception(result)
+            else:
+                self.answer.set_result(result)
 
 
 class Rereader:
@@ -135,7 +129,7 @@ class Rereader:
             if not self._serving:
                 self._serving = True
                 self._thread.submit(self._serve)
-        return await request.answer
+        return await asyncio.wrap_future(request.answer)
 
     def _serve(self) -> None:
         """In the thread: reads until no request is left."""

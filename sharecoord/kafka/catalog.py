@@ -24,6 +24,7 @@ from sharecoord.kafka.client import (
     KafkaError,
     Settings,
     all_done,
+    brokers_of,
     make_admin,
 )
 from sharecoord.kafka.looks import SharedLooks
@@ -91,8 +92,7 @@ class KafkaCatalog:
         """The error for no answer, with librdkafka's own word about the connection."""
         self._connection_error = ""
         self._client().poll(0)
-        names = ("bootstrap.servers", "metadata.broker.list")
-        address = next((str(self._settings[n]) for n in names if n in self._settings), "?")
+        address = brokers_of(self._settings)
         why = self._connection_error or what
         return KafkaUnavailableError(
             f"no answer from Kafka at {address}: {why}. Check that the broker is up and that "

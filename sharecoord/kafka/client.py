@@ -8,38 +8,23 @@ position out of range is always an error (design 5.8).
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import re
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
 import structlog
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import Consumer as Consumer
+from confluent_kafka import KafkaError as KafkaError
+from confluent_kafka import KafkaException as KafkaException
+from confluent_kafka import Message as Message
+from confluent_kafka import Producer
+from confluent_kafka import TopicPartition as TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from sharecoord.config.kafka_keys import unknown_kafka_key
 from sharecoord.errors import InvalidConfigError
-
-__all__ = [
-    "END_OF_PARTITION",
-    "GONE",
-    "OUT_OF_RANGE",
-    "READER_DEFAULTS",
-    "REQUEST_TIMEOUT_S",
-    "Consumer",
-    "KafkaError",
-    "KafkaException",
-    "Message",
-    "Settings",
-    "TopicPartition",
-    "all_done",
-    "make_admin",
-    "make_consumer",
-    "make_group_reader",
-    "make_producer",
-]
 
 log = structlog.get_logger(__name__)
 
@@ -109,6 +94,12 @@ def _log_error(error: KafkaError) -> None:
         log.warning("kafka client error", code=code, text=error.str())
 
 
+def brokers_of(settings: Settings) -> str:
+    """The brokers' addresses as configured, under either of librdkafka's names."""
+    found = settings.get("bootstrap.servers") or settings.get("metadata.broker.list")
+    return str(found or "?")
+
+
 def make_consumer(settings: Settings, *, committed: bool) -> Consumer:
     """A consumer for manual assignment; connects in the background."""
     isolation = "read_committed" if committed else "read_uncommitted"
@@ -158,21 +149,7 @@ def _made(client: Callable[[dict[str, Any]], T], config: dict[str, Any]) -> T:
     )
 
 
-async def all_done(futures: Collection[Future[Any]]) -> None:
+async def all_done(futures: Iterable[Future[Any]]) -> None:
     """Waits until all are done; none is cancelled: librdkafka's own time limit ends them."""
-    loop = asyncio.get_running_loop()
-    left, done = len(futures), loop.create_future()
-
-    def count() -> None:
-        nonlocal left
-        left -= 1
-        if not left and not done.done():
-            done.set_result(None)
-
-    def one_done(_: Future[Any]) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
-            loop.call_soon_threadsafe(count)
-
-    for future in futures:
-        future.add_done_callback(one_done)
-    await done
+    done = asyncio.gather(*map(asyncio.wrap_future, futures), return_exceptions=True)
+    await asyncio.shield(done)

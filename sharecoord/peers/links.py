@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -185,16 +184,11 @@ async def _vouch(send_queue: SendQueue[GatewayItem]) -> None:
 
 
 def _check_welcome(message: Any) -> None:
-    with contextlib.suppress(AttributeError, IndexError):
+    try:
         welcome = message.items[0].welcome
-        if welcome.protocol_version == PROTOCOL_VERSION:
-            return
-        raise UnsupportedVersionError(
-            f"coordinator {welcome.coordinator_id} (version {welcome.version}) speaks version "
-            f"{welcome.protocol_version} of the protocol between coordinators, this one "
-            f"{PROTOCOL_VERSION}: bring both to one release"
-        )
-    raise UnsupportedVersionError("the other side is no coordinator of a fleet")
+    except (AttributeError, IndexError):
+        raise UnsupportedVersionError("the other side is no coordinator of a fleet") from None
+    peer_codec.check_version(welcome)
 
 
 def _why(error: BaseException) -> str:

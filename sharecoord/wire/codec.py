@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import cast
 
 from sharecoord.core import limits
 from sharecoord.core.changes import LANE_MARK, LogId, PartitionKey
 from sharecoord.core.delivery import Assignment, Delivery, LostRange, PartitionResult
-from sharecoord.core.partition.decisions import TakenBack
+from sharecoord.core.partition.decisions import Acknowledgements, TakenBack
 from sharecoord.core.partition.share_partition import AcknowledgedRange, HeldRange, RangeOutcome
 from sharecoord.core.records import Headers, RecordChunk, header_text
 from sharecoord.core.states import AcknowledgeType, TakenBackReason
@@ -279,9 +279,6 @@ def _checkpoint(item: types.AcknowledgedRange, kind: AcknowledgeType) -> bytes:
             f"{limits.CHECKPOINT_BYTES_MAX} is the most"
         )
     return item.checkpoint
-
-
-Acknowledgements = list[tuple[str, str, int, Sequence[AcknowledgedRange]]]
 
 
 def acknowledgements(items: Iterable[types.PartitionAcknowledgements]) -> Acknowledgements:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
+from functools import partial
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from sharecoord import errors
@@ -32,12 +34,12 @@ from sharecoord.core.fleet.peering import (
 from sharecoord.core.partition.decisions import AcquiredRange, HeldRange, TakenBack
 from sharecoord.core.partition.share_partition import RangeOutcome
 from sharecoord.core.states import AcknowledgeOutcome, AcquireMode, RecordState, TakenBackReason
-from sharecoord.errors import SharecoordError
-from sharecoord.wire import codec
+from sharecoord.errors import SharecoordError, UnsupportedVersionError
+from sharecoord.wire import PROTOCOL_VERSION, codec
 from sharecoord.wire import peer_service_pb2 as peer
 from sharecoord.wire import share_types_pb2 as types
 
-T = TypeVar("T")
+M = TypeVar("M", peer.GatewayMessage, peer.OwnerMessage)
 
 _TREE: dict[str, type[SharecoordError]] = {
     found.reason: found
@@ -46,36 +48,54 @@ _TREE: dict[str, type[SharecoordError]] = {
 }
 
 
+def check_version(other: peer.Hello | peer.Welcome) -> None:
+    """Refuses a coordinator that speaks another version of the protocol between coordinators.
+
+    Raises:
+        UnsupportedVersionError: Names both versions.
+    """
+    if other.protocol_version != PROTOCOL_VERSION:
+        raise UnsupportedVersionError(
+            f"coordinator {other.coordinator_id} (version {other.version}) speaks version "
+            f"{other.protocol_version} of the protocol between coordinators, this one "
+            f"{PROTOCOL_VERSION}: bring both to one release"
+        )
+
+
 def gateway_message(items: Iterable[GatewayItem]) -> peer.GatewayMessage:
     """Items of a gateway, in order."""
-    message = peer.GatewayMessage()
-    for item in items:
-        _TO_OWNER[type(item)](message.items.add(), item)
-    return message
+    return _filled(peer.GatewayMessage(), items)
 
 
 def gateway_items(message: peer.GatewayMessage) -> list[GatewayItem]:
     """The items of a gateway that this release knows."""
-    return _known(message.items, _FROM_GATEWAY)
+    return _known(message)
 
 
 def owner_message(items: Iterable[OwnerItem]) -> peer.OwnerMessage:
     """Items of an owner, in order."""
-    message = peer.OwnerMessage()
-    for item in items:
-        _TO_GATEWAY[type(item)](message.items.add(), item)
-    return message
+    return _filled(peer.OwnerMessage(), items)
 
 
 def owner_items(message: peer.OwnerMessage) -> list[OwnerItem]:
     """The items of an owner that this release knows."""
-    return _known(message.items, _FROM_OWNER)
+    return _known(message)
 
 
-def _known(items: Iterable[Any], readers: Mapping[str, Callable[[Any], T]]) -> list[T]:
-    """Items that have a reader; those of a later release have none and are passed over."""
-    named = ((each.WhichOneof("item"), each) for each in items)
-    return [readers[name](getattr(each, name)) for name, each in named if name in readers]
+def _filled(message: M, items: Iterable[GatewayItem | OwnerItem]) -> M:
+    for item in items:
+        name, (put, _) = _KINDS[type(item)]
+        into = getattr(message.items.add(), name)
+        into.SetInParent()
+        put(into, item)
+    return message
+
+
+def _known(message: peer.GatewayMessage | peer.OwnerMessage) -> list[Any]:
+    """Items that have a reader, and something to tell; those of a later release have no reader."""
+    named = ((each.WhichOneof("item"), each) for each in message.items)
+    read = (_READERS[name](getattr(each, name)) for name, each in named if name in _READERS)
+    return [item for item in read if item is not None]
 
 
 # -- parts ----------------------------------------------------------------------------------------
@@ -85,8 +105,9 @@ def _key(group_id: str, place: types.TopicPartition) -> PartitionKey:
     return PartitionKey(group_id, place.topic, place.topic_id.hex(), place.partition, place.lane)
 
 
-def _held(key: PartitionKey, held: HeldRange) -> types.HeldRange:
-    return codec.lost_range(LostRange(key, held))
+def _put_key(into: Any, key: PartitionKey) -> None:
+    into.group_id = key.group_id
+    into.partition.CopyFrom(codec.topic_partition(key))
 
 
 def _lost(item: types.HeldRange) -> LostRange:
@@ -125,8 +146,7 @@ def _result(outcome: types.PartitionOutcome) -> PartitionResult:
 # -- from the gateway -----------------------------------------------------------------------------
 
 
-def _put_member_up(item: peer.GatewayItem, up: MemberUp) -> None:
-    into = item.member_up
+def _put_member_up(into: peer.MemberUp, up: MemberUp) -> None:
     into.handle, into.group_id, into.member_id = up.handle, up.group_id, up.member_id
     into.member_epoch, into.client_id, into.host = up.member_epoch, up.client_id, up.host
     into.topics.extend(up.topics)
@@ -134,7 +154,7 @@ def _put_member_up(item: peer.GatewayItem, up: MemberUp) -> None:
     into.max_poll_records = up.max_poll_records
     for topic, partition in sorted(up.paused):
         into.paused.add(topic=topic, partition=partition)
-    into.lock_book.extend(_held(entry.key, entry.held) for entry in up.lock_book)
+    into.lock_book.extend(map(codec.lost_range, up.lock_book))
 
 
 def _member_up(found: peer.MemberUp) -> MemberUp:
@@ -153,14 +173,7 @@ def _member_up(found: peer.MemberUp) -> MemberUp:
     )
 
 
-def _put_lend(item: peer.GatewayItem, lend: Lend) -> None:
-    into = item.lend
-    into.handle, into.recall = lend.handle, lend.recalls
-    into.records_total, into.bytes_total = lend.records_total, lend.bytes_total
-
-
-def _put_settle(item: peer.GatewayItem, settle: Settle) -> None:
-    into = item.settle
+def _put_settle(into: peer.Settle, settle: Settle) -> None:
     into.handle, into.relay_id, into.may_wait = settle.handle, settle.relay_id, settle.may_wait
     into.acknowledgements.partition.CopyFrom(codec.topic_partition(settle.key))
     codec.put_acknowledged_ranges(into.acknowledgements, settle.ranges)
@@ -172,12 +185,12 @@ def _settle(found: peer.Settle) -> Settle:
     return Settle(found.handle, found.relay_id, key, ranges, found.may_wait)
 
 
-def _put_books(item: peer.GatewayItem, books: LockBooks) -> None:
-    into = item.books
-    into.partition.CopyFrom(codec.topic_partition(books.key))
-    into.group_id, into.owner_epoch = books.key.group_id, books.owner_epoch
+def _put_books(into: peer.PartitionBooks, books: LockBooks) -> None:
+    _put_key(into, books.key)
+    into.owner_epoch = books.owner_epoch
     for handle, ranges in books.held.items():
-        into.books.add(handle=handle, held=[_held(books.key, held) for held in ranges])
+        held = [codec.lost_range(LostRange(books.key, each)) for each in ranges]
+        into.books.add(handle=handle, held=held)
 
 
 def _books(found: peer.PartitionBooks) -> LockBooks:
@@ -185,17 +198,11 @@ def _books(found: peer.PartitionBooks) -> LockBooks:
     return LockBooks(_key(found.group_id, found.partition), found.owner_epoch, held)
 
 
-def _put_freed(item: peer.GatewayItem, freed: Freed) -> None:
-    item.freed.group_id = freed.key.group_id
-    item.freed.partition.CopyFrom(codec.topic_partition(freed.key))
-
-
-def _put_member_down(item: peer.GatewayItem, down: MemberDown) -> None:
-    into = item.member_down
+def _put_member_down(into: peer.MemberDown, down: MemberDown) -> None:
     into.handle, into.left = down.handle, down.left
     if down.lock_book is not None:
         into.lock_book.SetInParent()
-        into.lock_book.held.extend(_held(entry.key, entry.held) for entry in down.lock_book)
+        into.lock_book.held.extend(map(codec.lost_range, down.lock_book))
 
 
 def _member_down(found: peer.MemberDown) -> MemberDown:
@@ -203,33 +210,10 @@ def _member_down(found: peer.MemberDown) -> MemberDown:
     return MemberDown(found.handle, found.left, book if found.HasField("lock_book") else None)
 
 
-_TO_OWNER: dict[type, Callable[[peer.GatewayItem, Any], None]] = {
-    MemberUp: _put_member_up,
-    MemberDown: _put_member_down,
-    Lend: _put_lend,
-    Settle: _put_settle,
-    LockBooks: _put_books,
-    Alive: lambda item, _: item.alive.SetInParent(),
-    Freed: _put_freed,
-    Look: lambda item, _: item.look.SetInParent(),
-}
-
-_FROM_GATEWAY: dict[str, Callable[[Any], GatewayItem]] = {
-    "member_up": _member_up,
-    "member_down": _member_down,
-    "lend": lambda found: Lend(found.handle, found.records_total, found.bytes_total, found.recall),
-    "settle": _settle,
-    "books": _books,
-    "alive": lambda _: Alive(),
-    "freed": lambda found: Freed(_key(found.group_id, found.partition)),
-    "look": lambda _: Look(),
-}
-
 # -- from the owner -------------------------------------------------------------------------------
 
 
-def _put_relayed(item: peer.OwnerItem, relayed: Relayed) -> None:
-    into = item.deliver
+def _put_relayed(into: peer.Deliver, relayed: Relayed) -> None:
     into.handle, into.records = relayed.handle, relayed.records
     into.credit_bytes, into.send_by_ms = relayed.size_bytes, relayed.send_by_ms
     into.partition.CopyFrom(codec.topic_partition(relayed.key))
@@ -260,28 +244,14 @@ def _relayed(found: peer.Deliver) -> Relayed:
     )
 
 
-def _put_settled(item: peer.OwnerItem, settled: Settled) -> None:
-    into = item.settled
-    into.handle, into.relay_id, into.records = settled.handle, settled.relay_id, settled.records
-    into.outcome.CopyFrom(codec.partition_outcome(settled.result))
+def _put_taken_back(into: peer.MemberTakenBack, taken: MemberTakenBack) -> None:
+    into.handle = taken.handle
+    into.notices.extend(codec.taken_back(taken.key, taken.ranges))
 
 
-def _put_returned(item: peer.OwnerItem, returned: Returned) -> None:
-    into = item.returned
-    into.handle = returned.handle
-    into.records_total, into.bytes_total = returned.records_total, returned.bytes_total
-
-
-def _put_timed_out(item: peer.OwnerItem, timed_out: TimedOut) -> None:
-    item.timed_out.handle = timed_out.handle
-
-
-def _put_taken_back(item: peer.OwnerItem, taken: MemberTakenBack) -> None:
-    item.taken_back.handle = taken.handle
-    item.taken_back.notices.extend(codec.taken_back(taken.key, taken.ranges))
-
-
-def _taken_back(found: peer.MemberTakenBack) -> MemberTakenBack:
+def _taken_back(found: peer.MemberTakenBack) -> MemberTakenBack | None:
+    if not found.notices:
+        return None
     ranges = [
         TakenBack("", each.first_offset, each.last_offset, each.lock_token, _reason(notice.reason))
         for notice in found.notices
@@ -296,54 +266,69 @@ def _reason(number: int) -> TakenBackReason:
     return known.get(number, TakenBackReason.STATE_CHANGED)
 
 
-def _put_hungry(item: peer.OwnerItem, hungry: Hungry) -> None:
-    into = item.hungry
-    into.group_id, into.topic, into.records = hungry.group_id, hungry.topic, hungry.records
-
-
-def _put_ask_books(item: peer.OwnerItem, ask: AskLockBooks) -> None:
-    into = item.ask_books
-    into.group_id, into.owner_epoch = ask.key.group_id, ask.owner_epoch
-    into.partition.CopyFrom(codec.topic_partition(ask.key))
-
-
-def _put_compared(item: peer.OwnerItem, compared: Compared) -> None:
-    item.compared.handle = compared.handle
-    item.compared.lost.extend(codec.lost_range(each) for each in compared.lost)
-
-
-def _put_member_end(item: peer.OwnerItem, end: MemberEnd) -> None:
-    into = item.member_end
+def _put_member_end(into: peer.MemberEnd, end: MemberEnd) -> None:
     into.handle, into.reason, into.message = end.handle, end.error.reason, end.error.message
     into.retriable = end.error.retriable
 
 
-_TO_GATEWAY: dict[type, Callable[[peer.OwnerItem, Any], None]] = {
-    Relayed: _put_relayed,
-    Settled: _put_settled,
-    Returned: _put_returned,
-    TimedOut: _put_timed_out,
-    MemberTakenBack: _put_taken_back,
-    Hungry: _put_hungry,
-    AskLockBooks: _put_ask_books,
-    Compared: _put_compared,
-    MemberEnd: _put_member_end,
-}
+def _member_end(found: peer.MemberEnd) -> MemberEnd:
+    error = _error(found.reason, found.message, retriable=found.retriable)
+    return MemberEnd(found.handle, error)
 
-_FROM_OWNER: dict[str, Callable[[Any], OwnerItem]] = {
-    "deliver": _relayed,
-    "settled": lambda found: Settled(
-        found.handle, found.relay_id, _result(found.outcome), found.records
-    ),
-    "returned": lambda found: Returned(found.handle, found.records_total, found.bytes_total),
-    "timed_out": lambda found: TimedOut(found.handle),
-    "taken_back": _taken_back,
-    "hungry": lambda found: Hungry(found.group_id, found.topic, found.records),
-    "ask_books": lambda found: AskLockBooks(
-        _key(found.group_id, found.partition), found.owner_epoch
-    ),
-    "compared": lambda found: Compared(found.handle, [_lost(each) for each in found.lost]),
-    "member_end": lambda found: MemberEnd(
-        found.handle, _error(found.reason, found.message, retriable=found.retriable)
-    ),
+
+# -- the table ------------------------------------------------------------------------------------
+
+_PUT_PARTS: dict[str, Callable[[Any, Any], None]] = {
+    "key": _put_key,
+    "outcome": lambda into, result: into.outcome.CopyFrom(codec.partition_outcome(result)),
+    "lost": lambda into, lost: into.lost.extend(map(codec.lost_range, lost)),
 }
+_READ_PARTS: dict[str, Callable[[Any], Any]] = {
+    "key": lambda found: _key(found.group_id, found.partition),
+    "outcome": lambda found: _result(found.outcome),
+    "lost": lambda found: list(map(_lost, found.lost)),
+}
+"""Parts of flat items that are no plain values."""
+
+_Put = Callable[[Any, Any], None]
+_Read = Callable[[Any], GatewayItem | OwnerItem | None]
+
+
+def _flat(kind: Callable[..., GatewayItem | OwnerItem], *fields: str) -> tuple[_Put, _Read]:
+    """For a tuple whose parts are these fields of its message, in this order."""
+    puts = [_PUT_PARTS.get(field, partial(_set, field)) for field in fields]
+    reads = [_READ_PARTS.get(field, attrgetter(field)) for field in fields]
+
+    def put(into: Any, item: Any) -> None:
+        for put_part, part in zip(puts, item, strict=True):
+            put_part(into, part)
+
+    return put, lambda found: kind(*(read_part(found) for read_part in reads))
+
+
+def _set(field: str, into: Any, value: object) -> None:
+    setattr(into, field, value)
+
+
+_KINDS: dict[type, tuple[str, tuple[_Put, _Read]]] = {
+    MemberUp: ("member_up", (_put_member_up, _member_up)),
+    MemberDown: ("member_down", (_put_member_down, _member_down)),
+    Lend: ("lend", _flat(Lend, "handle", "records_total", "bytes_total", "recall")),
+    Settle: ("settle", (_put_settle, _settle)),
+    LockBooks: ("books", (_put_books, _books)),
+    Alive: ("alive", _flat(Alive)),
+    Freed: ("freed", _flat(Freed, "key")),
+    Look: ("look", _flat(Look)),
+    Relayed: ("deliver", (_put_relayed, _relayed)),
+    Settled: ("settled", _flat(Settled, "handle", "relay_id", "outcome", "records")),
+    Returned: ("returned", _flat(Returned, "handle", "records_total", "bytes_total")),
+    TimedOut: ("timed_out", _flat(TimedOut, "handle")),
+    MemberTakenBack: ("taken_back", (_put_taken_back, _taken_back)),
+    Hungry: ("hungry", _flat(Hungry, "group_id", "topic", "records")),
+    AskLockBooks: ("ask_books", _flat(AskLockBooks, "key", "owner_epoch")),
+    Compared: ("compared", _flat(Compared, "handle", "lost")),
+    MemberEnd: ("member_end", (_put_member_end, _member_end)),
+}
+"""Items of both directions: their field in messages, and how they are written and read."""
+
+_READERS: dict[str | None, _Read] = {name: read for name, (_, read) in _KINDS.values()}

@@ -17,7 +17,7 @@ from sharecoord_sdk._core.config_table import SETTINGS as SDK_SETTINGS
 
 from sharecoord.cli.main import cli
 from sharecoord.config.group import GROUP_SETTINGS
-from sharecoord.config.process_settings import PROCESS_SETTINGS
+from sharecoord.config.process import PROCESS_SETTINGS
 from sharecoord.management.server import BoardCollector, make_app
 from sharecoord.runtime.status.status import StatusBoard
 from tests.pages import PROGRAMS, ROOT, SHELL, Block, all_blocks, code_of, name_of, pages, words_of

@@ -18,7 +18,6 @@ from sharecoord.errors import (
     InvalidRequestError,
     NotOwnerError,
     SharecoordError,
-    UnsupportedVersionError,
 )
 from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.runtime.fleet.fleet import Fleet
@@ -129,12 +128,7 @@ class PeerService:
         mine = self._fleet.coordinator_id
         if hello.owner_id != mine:
             raise NotOwnerError(f"this is coordinator {mine}, not {hello.owner_id}")
-        if hello.protocol_version != PROTOCOL_VERSION:
-            raise UnsupportedVersionError(
-                f"coordinator {hello.coordinator_id} (version {hello.version}) speaks version "
-                f"{hello.protocol_version} of the protocol between coordinators, this one "
-                f"{PROTOCOL_VERSION}: bring both to one release"
-            )
+        peer_codec.check_version(hello)
         welcome = peer.OwnerMessage()
         said = welcome.items.add().welcome
         said.coordinator_id, said.version = mine, __version__

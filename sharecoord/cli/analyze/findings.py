@@ -10,7 +10,7 @@ import click
 
 from sharecoord.cli.analyze.follow import check, follow_events
 from sharecoord.cli.analyze.options import (
-    Duration,
+    DURATION,
     check_range_and_out,
     duration_option,
     events_options,
@@ -66,7 +66,7 @@ _LOCKS: Final = _columns(
 )
 @click.option(
     "--watermark",
-    type=Duration(),
+    type=DURATION,
     metavar="TIME",
     help="With --follow: how long a window waits for late rows (1m; 10m of a folder).",
 )

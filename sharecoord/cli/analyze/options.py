@@ -12,7 +12,7 @@ import click
 
 from sharecoord.analytics.errors import AnalyticsError
 from sharecoord.analytics.session import DEFAULT_DRIVER_MEMORY, LOCAL_MASTER, running
-from sharecoord.cli.options import FILE, ParamType, no_color_option, options
+from sharecoord.cli.options import FILE, ParamType, Parsed, no_color_option, options
 from sharecoord.cli.output import Column, Output, note
 
 if TYPE_CHECKING:
@@ -44,27 +44,20 @@ class UtcTime(ParamType):
             self.fail(f"{value!r} is no time; {fix}", param, ctx)
 
 
-class Duration(ParamType):
-    """A time with a unit, as milliseconds."""
+def _duration_ms(text: str) -> int:
+    from sharecoord.analytics.times import parse_duration_ms
 
-    name = "duration"
+    return parse_duration_ms(text)
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Milliseconds."""
-        from sharecoord.analytics.times import parse_duration_ms
 
-        if isinstance(value, int):
-            return value
-        try:
-            return parse_duration_ms(value)
-        except ValueError as error:
-            self.fail(f"{value!r}: it must be {error}", param, ctx)
+DURATION: Final = Parsed("duration", _duration_ms)
+"""A time with a unit, as milliseconds."""
 
 
 def duration_option(name: str, default: str, text: str) -> Callable[[F], F]:
     """An option for a time with a unit."""
     return click.option(
-        name, type=Duration(), default=default, show_default=True, metavar="TIME", help=text
+        name, type=DURATION, default=default, show_default=True, metavar="TIME", help=text
     )
 
 

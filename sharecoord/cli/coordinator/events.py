@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from sharecoord.cli.failures import EXIT_ERROR
-from sharecoord.cli.options import output_options
+from sharecoord.cli.options import Parsed, output_options
 from sharecoord.cli.output import Column, Output, columns, note
 
 if TYPE_CHECKING:
@@ -34,18 +33,6 @@ _FOLDER: Final = click.argument(
     "folder", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path)
 )
 _DRY_RUN: Final = click.option("--dry-run", is_flag=True, help="Only say what would be done.")
-
-
-def _parsed(parser: Callable[[str], int]) -> Callable[[click.Context, click.Parameter, str], int]:
-    """The callback of an option whose text `parser` reads."""
-
-    def parse(ctx: click.Context, param: click.Parameter, text: str) -> int:
-        try:
-            return parser(text)
-        except ValueError as error:
-            raise click.BadParameter(f"{text!r}: it must be {error}", ctx, param) from None
-
-    return parse
 
 
 def _size(text: str) -> int:
@@ -114,7 +101,7 @@ def list_files(folder: Path, output: Output) -> None:
 )
 @click.option(
     "--file-max-bytes",
-    callback=_parsed(_size),
+    type=Parsed("size", _size),
     default="128MiB",
     show_default=True,
     metavar="SIZE",
@@ -148,7 +135,7 @@ def compact(
 @click.option(
     "--keep",
     "keep_ms",
-    callback=_parsed(_keep),
+    type=Parsed("duration", _keep),
     required=True,
     metavar="DURATION",
     help="What is younger stays, such as 30d.",

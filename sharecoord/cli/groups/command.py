@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -156,15 +157,15 @@ def _describe(admin: AdminClient, request: GroupsRequest, output: Output) -> boo
     found = _described(admin, request, members=members, offsets=not (members or state))
     chosen = show.show_members if members else show.show_states if state else show.show_offsets
     chosen([group for group in found if group.error is None], output, verbose=request.verbose)
-    return _tell_errors((group.group_id, group.error) for group in found)
+    return _tell_errors(found)
 
 
-def _tell_errors(results: Any) -> bool:
-    """Prints the errors, one line each; returns whether there are none."""
-    failed = [(name, error) for name, error in results if error is not None]
-    for _, error in failed:
+def _tell_errors(results: Iterable[Any]) -> bool:
+    """Prints the errors of results, one line each; returns whether there are none."""
+    errors = [result.error for result in results if result.error is not None]
+    for error in errors:
         note(f"sharecoord: error: {error.message}")
-    return not failed
+    return not errors
 
 
 def _delete(admin: AdminClient, request: GroupsRequest, output: Output) -> bool:
@@ -215,7 +216,7 @@ def _reset(admin: AdminClient, request: GroupsRequest, output: Output) -> bool:
             if result.new_offset is not None
         ]
         offsets_csv.write(rows, with_group=False)
-        _tell_errors((result.topic, result.error) for result in results)
+        _tell_errors(results)
     else:
         show.show_reset(group_id, results, output)
     if not results:
@@ -274,4 +275,4 @@ def _export(admin: AdminClient, request: GroupsRequest, output: Output) -> bool:
         show.show_export(rows, output)
     for line in offsets_csv.advice(found):
         note(line)
-    return _tell_errors((group.group_id, group.error) for group in found)
+    return _tell_errors(found)

@@ -98,8 +98,7 @@ def show_offsets(groups: Sequence[GroupDescription], output: Output, *, verbose:
                 f"share group '{group.group_id}' has no offset information: it gets some when a "
                 "member joins, or by --reset-offsets"
             )
-    _tell_empty(groups)
-    _tell_problems(groups)
+    _tell_more(groups)
 
 
 def _status(pair: tuple[GroupDescription, PartitionOffsets]) -> str:
@@ -139,24 +138,20 @@ def show_members(groups: Sequence[GroupDescription], output: Output, *, verbose:
     """Members and what they may receive from."""
     shown = _within(_chosen(_MEMBERS, verbose=verbose))
     output.show(shown, [(group, member) for group in groups for member in group.members])
-    _tell_empty(groups)
-    _tell_problems(groups)
+    _tell_more(groups)
 
 
 def show_states(groups: Sequence[GroupDescription], output: Output, *, verbose: bool) -> None:
     """State and number of members."""
     output.show([_GROUP, *_chosen(_STATES, verbose=verbose)], groups)
-    _tell_empty(groups)
-    _tell_problems(groups)
+    _tell_more(groups)
 
 
-def _tell_empty(groups: Iterable[GroupDescription]) -> None:
+def _tell_more(groups: Iterable[GroupDescription]) -> None:
+    """Says which groups have no members; then what keeps topics and settings from working."""
     for group in groups:
         if group.member_count == 0:
             note(f"share group '{group.group_id}' has no active members")
-
-
-def _tell_problems(groups: Iterable[GroupDescription]) -> None:
     for group in groups:
         for why in group.refused_topics.values():
             note(why)

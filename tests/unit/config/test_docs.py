@@ -8,7 +8,7 @@ import pytest
 
 from sharecoord.config import docs
 from sharecoord.config.group import GROUP_SETTINGS
-from sharecoord.config.process_settings import PROCESS_SETTINGS
+from sharecoord.config.process import PROCESS_SETTINGS
 
 
 def test_the_document_in_the_tree_is_current(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,15 +9,8 @@ from pathlib import Path
 import pytest
 
 from sharecoord.config.endpoints import EventsSinkKind, StoreKind, TcpAddress, UnixAddress
-from sharecoord.config.process import ProcessConfig, load
-from sharecoord.config.process_settings import (
-    DEFAULT_STORE,
-    PROCESS_SETTINGS,
-    SECTIONS,
-    LogFormat,
-    LogLevel,
-    Mode,
-)
+from sharecoord.config.process import PROCESS_SETTINGS, SECTIONS, ProcessConfig, load
+from sharecoord.config.process_settings import DEFAULT_STORE, LogFormat, LogLevel, Mode
 from sharecoord.config.setting import settings_of
 from sharecoord.config.sources import Source, variable_of
 from sharecoord.errors import InvalidConfigError

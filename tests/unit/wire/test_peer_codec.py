@@ -175,3 +175,10 @@ def test_what_a_later_release_says_more_is_passed_over() -> None:
     unknown = peer.GatewayMessage()
     unknown.items.add().MergeFromString(b"\xa2\x06\x00")  # field 100
     assert peer_codec.gateway_items(unknown) == []
+
+
+def test_a_notice_of_no_locks_is_passed_over() -> None:
+    message = peer.OwnerMessage()
+    message.items.add().taken_back.handle = 4
+    message.items.add().timed_out.handle = 5
+    assert peer_codec.owner_items(message) == [TimedOut(5)]
