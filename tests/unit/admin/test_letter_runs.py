@@ -81,6 +81,15 @@ async def nothing_comes(member: FakeMember) -> None:
     assert member.deliveries == []
 
 
+async def with_letters_of_three(bench: Bench) -> FakeMember:
+    """A member whose letters go to three partitions in turn."""
+    deliver(bench, partitions=3)
+    member = await with_letters(bench)
+    arrived = itertools.count()
+    bench.world.dead_letters.on_arrival = lambda m: put(bench, m, next(arrived) % 3)
+    return member
+
+
 @virtual
 async def test_a_dry_run_says_what_the_redrive_does(bench: Bench) -> None:
     member = await with_letters(bench)
@@ -404,10 +413,7 @@ def test_a_store_that_fails_anywhere_loses_and_doubles_nothing(
 
     @virtual
     async def play(bench: Bench) -> None:
-        deliver(bench, partitions=3)
-        member = await with_letters(bench)
-        arrived = itertools.count()
-        bench.world.dead_letters.on_arrival = lambda m: put(bench, m, next(arrived) % 3)
+        member = await with_letters_of_three(bench)
         await reject(member, *range(30))
         take_in, calls = bench.world.store.take_in, itertools.count()
 
@@ -477,10 +483,7 @@ async def test_what_was_not_handed_out_is_withdrawn(bench: Bench) -> None:
 def test_a_rate_too_small_to_be_divided_is_refused(dry_run: bool) -> None:
     @virtual
     async def play(bench: Bench) -> None:
-        deliver(bench, partitions=3)
-        member = await with_letters(bench)
-        arrived = itertools.count()
-        bench.world.dead_letters.on_arrival = lambda m: put(bench, m, next(arrived) % 3)
+        member = await with_letters_of_three(bench)
         await reject(member, *range(6))
         with pytest.raises(InvalidRequestError, match="rate_per_s is 2, and 3 partitions"):
             await run(bench, rate_per_s=2, dry_run=dry_run)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator
+from typing import Any
 
 from sharecoord.runtime.admin.admin import Admin, CoordinatorInfo
 from sharecoord.runtime.coordinator import Coordinator
@@ -74,6 +75,15 @@ async def fleet_of(world: World, *names: str) -> AsyncIterator[Fleet]:
     await fleet.add(*names)
     yield fleet
     await fleet.close()
+
+
+@contextlib.asynccontextmanager
+async def joined_fleet(
+    world: World, *names: str, at: str = "a", **wishes: Any
+) -> AsyncIterator[tuple[Fleet, FakeMember]]:
+    """A fleet, and a member whose stream is `at` one of them; its wishes as `World.joined` has."""
+    async with fleet_of(world, *names) as fleet:
+        yield fleet, await world.joined(fleet.all[at], **wishes)
 
 
 def admin_of(coordinator: Coordinator) -> Admin:

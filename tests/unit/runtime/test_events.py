@@ -16,7 +16,6 @@ from sharecoord.runtime.status.event_samples import EventSampler
 from sharecoord.testing.fake_log import FakeLog
 from sharecoord.testing.harness import STORE_EPOCH_MS, FakeMember
 from sharecoord.testing.virtual_time import run_virtual
-from tests.unit.runtime.worlds import joined, one_member
 from tests.world import World, running
 
 RELEASE, RENEW = AcknowledgeType.RELEASE, AcknowledgeType.RENEW
@@ -48,7 +47,7 @@ def told(world: World, *names: str, kind: EventKind = EventKind.RANGE) -> list[t
 def test_the_life_of_a_record_is_told_with_its_times() -> None:
     async def main() -> None:
         world = world_with(1, key=b"k" * 300)
-        async with one_member(world) as (_, member):
+        async with world.one_member() as (_, member):
             delivery = await member.next_delivery()
             await asyncio.sleep(3)
             await member.acknowledge(delivery, RENEW)
@@ -117,7 +116,7 @@ def test_the_life_of_a_record_is_told_with_its_times() -> None:
 def test_how_locks_end_is_told_apart() -> None:
     async def main() -> None:
         world = world_with(41, share_delivery_count_limit="2")
-        async with one_member(world) as (coordinator, member):
+        async with world.one_member() as (coordinator, member):
             delivery = await everything(member, 41)
             for kind, (first, last) in {
                 AcknowledgeType.ACCEPT: (1, 10),
@@ -153,11 +152,11 @@ def test_how_locks_end_is_told_apart() -> None:
 def test_who_leaves_departs_from_its_records_under_its_name() -> None:
     async def main() -> None:
         world = world_with(5)
-        async with one_member(world) as (coordinator, member):
+        async with world.one_member() as (coordinator, member):
             await member.next_delivery()
             member.leave()
             await coordinator.context.committer.flush()
-            other = await joined(world, coordinator, "n")
+            other = await world.joined(coordinator, "n")
             await other.next_delivery()
             other.disconnect()
             await asyncio.sleep(60)
@@ -181,7 +180,7 @@ def test_gaps_and_the_ways_of_the_log_are_told() -> None:
         world = world_with(30)
         world.log.compact("orders", [3, 4, *range(20, 25)])
         world.log.skip("orders", 2)
-        async with one_member(world) as (_, member):
+        async with world.one_member() as (_, member):
             while member.received < 23:
                 await member.settle(await member.next_delivery())
             await asyncio.sleep(1)
@@ -199,7 +198,7 @@ def test_gaps_and_the_ways_of_the_log_are_told() -> None:
 def test_what_is_not_durable_is_not_told() -> None:
     async def main() -> None:
         world = world_with(10)
-        async with one_member(world) as (_, member):
+        async with world.one_member() as (_, member):
             delivery = await everything(member, 10)
             before = told(world, "event")
             world.caller.down = True
@@ -221,7 +220,7 @@ def test_what_is_not_durable_is_not_told() -> None:
 def test_the_time_of_the_application_is_divided_among_its_records() -> None:
     async def main() -> None:
         world = world_with(11)
-        async with one_member(world) as (coordinator, member):
+        async with world.one_member() as (coordinator, member):
             delivery = await everything(member, 11)
             key, (held,) = delivery.key, delivery.ranges
             ranges = [
@@ -252,7 +251,7 @@ def test_operators_leave_their_traces() -> None:
         world = world_with(10)
         async with running(world) as coordinator:
             admin = Admin(coordinator, INFO)
-            member = await joined(world, coordinator)
+            member = await world.joined(coordinator)
             await member.acknowledge(await everything(member, 10), first=1)
             member.leave()
             await coordinator.context.committer.flush()
@@ -279,7 +278,7 @@ def test_samples_say_what_there_was_and_what_was_wanted() -> None:
         async with running(world) as coordinator:
             sampler = EventSampler(coordinator.context, coordinator.groups, interval_ms=500)
             group_task = asyncio.ensure_future(sampler.run())
-            member = await joined(world, coordinator, credit=60)
+            member = await world.joined(coordinator, credit=60)
             delivery = await everything(member, 60)
             await member.acknowledge(delivery, RELEASE, delay_ms=60_000, first=1, last=4)
             await member.acknowledge(delivery, first=5, last=9)
@@ -323,7 +322,7 @@ def test_nobody_listens_and_nothing_is_kept() -> None:
         coordinator = world.build()
         coordinator.context.events = None
         await coordinator.start()
-        member = await joined(world, coordinator)
+        member = await world.joined(coordinator)
         await member.settle(await member.next_delivery())
         assert not world.events.blocks
         await coordinator.close()

@@ -13,8 +13,8 @@ from sharecoord.runtime.member.session import Session, Share
 from sharecoord.testing.harness import FakeMember
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.test_dispatch import accepting
-from tests.unit.runtime.worlds import TOPICS, world_with
-from tests.world import running
+from tests.unit.runtime.worlds import world_with
+from tests.world import TOPICS, running
 
 
 @virtual

@@ -15,15 +15,14 @@ from sharecoord.runtime.admin.force import ForcedRange
 from sharecoord.runtime.admin.in_flight import PartitionName
 from sharecoord.testing.harness import FakeMember
 from sharecoord.testing.virtual_time import virtual
-from tests.unit.runtime.fleets import admin_of, caller_of, everything_finished, fleet_of
-from tests.unit.runtime.worlds import counts, joined, offsets, until, world_with
+from tests.unit.runtime.fleets import admin_of, caller_of, everything_finished, joined_fleet
+from tests.unit.runtime.worlds import counts, offsets, until, world_with
 from tests.world import World
 
 SKIP, FINISH, RELEASE = ForceAction.SKIP, ForceAction.FINISH, ForceAction.RELEASE
 FINISHED, LOST = AcknowledgeOutcome.ALREADY_FINISHED, AcknowledgeOutcome.LOCK_LOST
 PARTITIONS, RECORDS = 8, 6
 ALL = PARTITIONS * RECORDS
-TOPIC = ("orders",)
 
 STEPS = {1: (FINISH, "finished"), 2: (SKIP, "archived"), 4: (RELEASE, "available")}
 """What is forced of each partition, and what becomes of it."""
@@ -86,8 +85,7 @@ def arrivals(world: World, key: PartitionKey, offset: int) -> int:
 @virtual
 async def test_records_of_the_others_share_partitions_are_forced() -> None:
     world = world_with(RECORDS, partitions=PARTITIONS)
-    async with fleet_of(world, "a", "b") as fleet:
-        member = await joined(world, fleet.all["a"], max_poll_records=1000)
+    async with joined_fleet(world, "a", "b", max_poll_records=1000) as (fleet, member):
         held = await holding(world, member)
         owned = fleet.owned()
         assert all(owned.values())
@@ -100,8 +98,7 @@ async def test_records_of_the_others_share_partitions_are_forced() -> None:
 @virtual
 async def test_what_the_other_owner_has_not_read_yet_is_passed_over() -> None:
     world = world_with(300, partitions=PARTITIONS, partition_max_record_locks="100")
-    async with fleet_of(world, "a", "b") as fleet:
-        member = await joined(world, fleet.all["a"], max_poll_records=1000)
+    async with joined_fleet(world, "a", "b", max_poll_records=1000) as (fleet, member):
         held = await member.take(100 * PARTITIONS)
         owned, places = fleet.owned(), dict[int, ForceAction]()
         assert all(owned.values())
@@ -130,8 +127,7 @@ async def test_what_the_other_owner_has_not_read_yet_is_passed_over() -> None:
 @virtual
 async def test_records_are_forced_while_their_share_partitions_move(after_s: float) -> None:
     world = world_with(RECORDS, partitions=PARTITIONS)
-    async with fleet_of(world, "a", "b") as fleet:
-        member = await joined(world, fleet.all["a"], max_poll_records=1000)
+    async with joined_fleet(world, "a", "b", max_poll_records=1000) as (fleet, member):
         held = await holding(world, member)
         before = fleet.owned()
         coming = asyncio.create_task(fleet.add("c"))
@@ -151,8 +147,7 @@ async def test_records_are_forced_while_their_share_partitions_move(after_s: flo
 @virtual
 async def test_an_owner_dies_right_after_its_records_were_forced(hears: bool) -> None:
     world = world_with(RECORDS, partitions=PARTITIONS)
-    async with fleet_of(world, "a", "b") as fleet:
-        member = await joined(world, fleet.all["a"], max_poll_records=1000)
+    async with joined_fleet(world, "a", "b", max_poll_records=1000) as (fleet, member):
         held = await holding(world, member)
         touched = fleet.owned()["b"]
         assert touched
@@ -170,8 +165,7 @@ async def test_an_owner_dies_right_after_its_records_were_forced(hears: bool) ->
 @virtual
 async def test_who_forced_dies_right_after_it_and_the_owner_goes_on() -> None:
     world = world_with(RECORDS, partitions=PARTITIONS)
-    async with fleet_of(world, "a", "b") as fleet:
-        member = await joined(world, fleet.all["b"], max_poll_records=1000)
+    async with joined_fleet(world, "a", "b", at="b", max_poll_records=1000) as (fleet, member):
         held = await holding(world, member)
         touched = fleet.owned()["b"]
         assert touched

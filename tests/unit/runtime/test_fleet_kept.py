@@ -20,12 +20,11 @@ from tests.unit.runtime.fleets import (
     everything_finished,
     fleet_of,
 )
-from tests.unit.runtime.worlds import counts, joined, now_s, offsets, until, world_with
-from tests.world import World, check_coordinator
+from tests.unit.runtime.worlds import counts, now_s, offsets, until, world_with
+from tests.world import TOPICS, World, check_coordinator
 
 PARTITIONS, RECORDS = 8, 4
 ALL = PARTITIONS * RECORDS
-TOPIC = ("orders",)
 DELAY_MS = int(4 * LOG_START_INTERVAL_S * 1000)
 """Long enough for every coordinator to know where its logs begin, and for a lease to end."""
 
@@ -49,8 +48,7 @@ NOTHING: dict[int, list[int]] = {partition: [] for partition in range(PARTITIONS
 
 async def waiting(world: World, fleet: Fleet, name: str) -> FakeMember:
     """A member that has told all records to wait; their topic has forgotten them since."""
-    member = world.member("m")
-    await member.join(fleet.all[name], "g", TOPIC, max_poll_records=1000)
+    member = await world.joined(fleet.all[name], max_poll_records=1000)
     for delivery in await member.take(ALL):
         result = await member.acknowledge(delivery, AcknowledgeType.RELEASE, delay_ms=DELAY_MS)
         assert result.error is None
@@ -122,7 +120,7 @@ async def test_the_next_owner_delivers_what_was_kept_after_a_crash(victim: str) 
         member = await waiting(world, fleet, "a")
         await fleet.kill(victim)
         if victim == "a":
-            assert await member.join(fleet.all["b"], "g", TOPIC, max_poll_records=1000) == []
+            assert await member.join(fleet.all["b"], "g", TOPICS, max_poll_records=1000) == []
         await come_again(world, fleet, member)
 
 
@@ -150,7 +148,7 @@ def world_due_s(world: World) -> float:
 async def test_what_was_under_a_lock_when_retention_passed_it_outlives_its_owner() -> None:
     world = keeping_world(record_lock_duration_ms=str(DELAY_MS))
     async with fleet_of(world, "a", "b") as fleet:
-        first = await joined(world, fleet.all["a"], "first", max_poll_records=1000)
+        first = await world.joined(fleet.all["a"], "first", max_poll_records=1000)
         await first.take(ALL)
         assert kept(world) == NOTHING
         for partition in range(PARTITIONS):
@@ -158,7 +156,7 @@ async def test_what_was_under_a_lock_when_retention_passed_it_outlives_its_owner
         await until(lambda: kept(world) == EVERY, step_s=0.5)
         await fleet.kill("b")
         first.leave()
-        member = await joined(world, fleet.all["a"], max_poll_records=1000)
+        member = await world.joined(fleet.all["a"], max_poll_records=1000)
         await come_again(world, fleet, member)
 
 

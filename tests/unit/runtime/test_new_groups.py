@@ -12,9 +12,8 @@ from sharecoord.runtime.group.opening import NEW_TOLD_MS
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.fleets import INFO
 from tests.unit.runtime.worlds import world_with
-from tests.world import World, running
+from tests.world import TOPICS, World, running
 
-TOPICS = ("orders",)
 RESET = "share.auto.offset.reset"
 
 

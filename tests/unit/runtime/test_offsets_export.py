@@ -31,8 +31,8 @@ from sharecoord.runtime.group.offsets_export import (
 )
 from sharecoord.testing.harness import FakeMember
 from sharecoord.testing.virtual_time import virtual
-from tests.unit.runtime.worlds import TOPICS, joined, now_s, until, world_with
-from tests.world import World, actor_of
+from tests.unit.runtime.worlds import now_s, until, world_with
+from tests.world import TOPICS, World, actor_of
 
 SETTING = "share.offsets.export.group"
 NAME = "sharecoord.g"
@@ -258,7 +258,7 @@ async def test_requests_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(offsets_export, "WRITE_PARTITIONS_MAX", 2)
     world, kafka = exported(1, partitions=5), FakeGroups()
     async with exporting(world, kafka) as coordinator:
-        await joined(world, coordinator, credit=0)
+        await world.joined(coordinator, credit=0)
         await asyncio.sleep(ROUND_S)
         assert [len(written) for _, _, written in kafka.writes] == [2, 2, 1]
         assert sorted(kafka.groups[NAME]) == [("orders", p) for p in range(5)]
@@ -403,7 +403,7 @@ async def test_what_is_missing_in_kafka_is_written_anew() -> None:
     world, kafka = exported(100, partitions=2), FakeGroups()
     kafka.unknown.add(("orders", 1))
     async with exporting(world, kafka) as coordinator:
-        await joined(world, coordinator, credit=0)
+        await world.joined(coordinator, credit=0)
         await asyncio.sleep(2 * ROUND_S)
         assert list(kafka.groups[NAME]) == [PLACE]
         # A partition that Kafka did not know yet.

@@ -22,7 +22,7 @@ from tests.unit.runtime.test_dead_letters import (
     reject,
     text,
 )
-from tests.unit.runtime.worlds import joined, until
+from tests.unit.runtime.worlds import accept, until
 from tests.world import World, running
 
 LETTERS = 10
@@ -31,8 +31,7 @@ LETTERS = 10
 async def waiting(world: World, coordinator: Coordinator, *, forget: bool = False) -> None:
     """Letters that wait for a cluster that is down, of a group without members."""
     world.dead_letters.down = True
-    member = await joined(world, coordinator, max_poll_records=100)
-    (delivery,) = await member.take(LETTERS)
+    member, delivery = await world.handed(coordinator, LETTERS, max_poll_records=100)
     if forget:
         world.log.set_down(down=True)
         (actor,) = coordinator.groups["g"].partitions.values()
@@ -103,8 +102,7 @@ async def test_of_a_topic_that_was_made_again() -> None:
         world.log.delete("orders")
         world.log.create("orders", 1)
         world.log.append("orders", 3)
-        member = await joined(world, coordinator, max_poll_records=100)
-        (delivery,) = await member.take(3)
+        member, delivery = await world.handed(coordinator, 3, max_poll_records=100)
         await member.settle(delivery)
         world.dead_letters.down = False
         await all_sent(world)
@@ -150,9 +148,8 @@ async def test_a_group_that_is_made_again_takes_them_over(after_s: float, once: 
         world.dead_letters.down = False
         await asyncio.sleep(after_s)
         world.ledger.reset(world.partition("g", "orders"))
-        member = await joined(world, coordinator, max_poll_records=100)
-        for delivery in await member.take(LETTERS):
-            await member.settle(delivery)
+        member = await world.joined(coordinator, max_poll_records=100)
+        await accept(member, *await member.take(LETTERS))
         await until(lambda: not outbox(world), step_s=0.1)
         ids = Counter(text(message, ID_HEADER) for message in arrived(world))
         assert len(ids) == LETTERS
