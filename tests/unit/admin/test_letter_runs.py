@@ -81,6 +81,15 @@ async def nothing_comes(member: FakeMember) -> None:
     assert member.deliveries == []
 
 
+async def with_kept_letters(bench: Bench, *offsets: int) -> FakeMember:
+    """A member of whose letters the topic did not take the records."""
+    member = await with_letters(bench)
+    bench.world.dead_letters.most_bytes = 1
+    await reject(member, *offsets)
+    await asyncio.sleep(100)
+    return member
+
+
 async def with_letters_of_three(bench: Bench) -> FakeMember:
     """A member whose letters go to three partitions in turn."""
     deliver(bench, partitions=3)
@@ -185,10 +194,7 @@ async def test_only_this_groups_members_get_this_groups_letters(bench: Bench) ->
 
 @virtual
 async def test_letters_without_their_record_are_counted_by_payload(bench: Bench) -> None:
-    member = await with_letters(bench)
-    bench.world.dead_letters.most_bytes = 1
-    await reject(member, 3, 40, 41)
-    await asyncio.sleep(100)
+    member = await with_kept_letters(bench, 3, 40, 41)
     await bench.admin.alter_group_configs(
         "g", {"errors.deadletterqueue.copy.record.enable": "false"}, []
     )
@@ -220,10 +226,7 @@ def kept_of_lanes(bench: Bench) -> dict[int, bytes | None]:
 async def test_what_is_too_large_for_its_topic_is_redriven_from_the_store(bench: Bench) -> None:
     for record in bench.log.log("orders").records:
         record.headers = [("own", b"%d" % record.offset)]
-    member = await with_letters(bench)
-    bench.world.dead_letters.most_bytes = 1
-    await reject(member, 3, 40, 41)
-    await asyncio.sleep(100)
+    member = await with_kept_letters(bench, 3, 40, 41)
     assert (await run(bench, DISCARD, key_prefix=b"nobody's")).letters == 0
     assert (await run(bench, dry_run=True)).letters == 3
     assert kept_of_lanes(bench) == {}
@@ -249,10 +252,7 @@ async def test_what_is_too_large_for_its_topic_is_redriven_from_the_store(bench:
 
 @virtual
 async def test_what_is_taken_back_needs_no_payload(bench: Bench) -> None:
-    member = await with_letters(bench)
-    bench.world.dead_letters.most_bytes = 1
-    await reject(member, 40, 41)
-    await asyncio.sleep(100)
+    member = await with_kept_letters(bench, 40, 41)
     await bench.leave(member)
     for again in (False, True):
         assert (await run(bench, again=again)).letters == 2
@@ -263,10 +263,7 @@ async def test_what_is_taken_back_needs_no_payload(bench: Bench) -> None:
 
 @virtual
 async def test_one_call_takes_so_many_bytes_of_what_its_topic_did_not_take(bench: Bench) -> None:
-    member = await with_letters(bench)
-    bench.world.dead_letters.most_bytes = 1
-    await reject(member, 40, 41, 42)
-    await asyncio.sleep(100)
+    member = await with_kept_letters(bench, 40, 41, 42)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(letter_plan, "KEPT_BYTES_MAX", 1_000)
         parts = [await run(bench) for _ in range(3)]

@@ -60,6 +60,16 @@ class Fleet:
         self.world.peers.gone(name)
         await coordinator.close()
 
+    def admin(self, name: str) -> Admin:
+        """What an operator does at one of them."""
+        return admin_of(self.all[name])
+
+    def caller(self, name: str) -> VirtualStoreCaller:
+        """The way of one of them to the store."""
+        caller = self.all[name].context.caller
+        assert isinstance(caller, VirtualStoreCaller), "of these tests"
+        return caller
+
     def owned(self) -> dict[str, set[int]]:
         """Which partitions each one serves."""
         return {
@@ -89,13 +99,6 @@ async def joined_fleet(
 def admin_of(coordinator: Coordinator) -> Admin:
     """What an operator does at one of them."""
     return Admin(coordinator, INFO)
-
-
-def caller_of(coordinator: Coordinator) -> VirtualStoreCaller:
-    """The way of one of them to the store."""
-    caller = coordinator.context.caller
-    assert isinstance(caller, VirtualStoreCaller), "of these tests"
-    return caller
 
 
 def everything_finished(world: World, records: int) -> bool:

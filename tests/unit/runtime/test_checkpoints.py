@@ -16,7 +16,7 @@ from sharecoord.store.book_entries import CHECKPOINT
 from sharecoord.testing.harness import FakeMember
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.fleets import joined_fleet
-from tests.unit.runtime.worlds import Crash, at_calls, counts, crashes, until, world_with
+from tests.unit.runtime.worlds import Crash, counts, until, world_with
 from tests.world import World, actor_of, running
 
 RELEASE, REJECT = AcknowledgeType.RELEASE, AcknowledgeType.REJECT
@@ -159,7 +159,7 @@ async def test_it_is_counted_as_memory() -> None:
 
 
 @virtual
-@at_calls(range(6, 22))
+@Crash.at_calls(range(6, 22))
 async def test_a_crash_at_any_call_to_the_store_loses_none_that_was_confirmed(crash: Crash) -> None:
     world = world_with(1, record_lock_duration_ms="5000", delivery_count_limit="100")
     confirmed, tried = -1, -1
@@ -172,7 +172,7 @@ async def test_a_crash_at_any_call_to_the_store_loses_none_that_was_confirmed(cr
             if done(await keep(member, delivery, 0, b"%d" % tried)):
                 confirmed = tried
 
-    await crashes(world, crash, counts_up)
+    await crash.hits(world, counts_up)
     async with running(world) as coordinator:
         _, delivery = await world.handed(coordinator, 1, "m2", max_poll_records=100)
         shown = int(delivery.checkpoints[0][1]) if delivery.checkpoints else -1

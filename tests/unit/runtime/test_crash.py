@@ -181,8 +181,7 @@ async def test_records_that_were_committed_but_never_sent_come_back_unseen() -> 
 async def test_who_never_comes_back_is_waited_for_and_its_delivery_counts() -> None:
     world = world_with(10)
     first = await world.start()
-    a = await world.joined(first, "a", max_poll_records=10)
-    await a.take(10)
+    await world.handed(first, 10, "a")
     await world.kill(first)
     async with world.one_delivery(10, "b") as (second, _, delivery):
         assert counts(delivery) == {2}

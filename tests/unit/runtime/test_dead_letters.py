@@ -24,16 +24,7 @@ from sharecoord.runtime.partition.letter_sender import AGAIN_S
 from sharecoord.store.book_entries import DEAD_LETTER
 from sharecoord.testing.harness import FakeMember
 from sharecoord.testing.virtual_time import virtual
-from tests.unit.runtime.worlds import (
-    Crash,
-    at_calls,
-    counts,
-    crashes,
-    doing,
-    offsets,
-    until,
-    world_with,
-)
+from tests.unit.runtime.worlds import Crash, counts, doing, offsets, until, world_with
 from tests.world import TOPICS, World, actor_of, running
 
 REJECT, RELEASE = AcknowledgeType.REJECT, AcknowledgeType.RELEASE
@@ -84,6 +75,13 @@ async def reject(member: FakeMember, delivery: Delivery) -> None:
     await member.settle(delivery, REJECT)
 
 
+async def rejecting(world: World, coordinator: Coordinator, name: str, most: int) -> None:
+    member = await world.joined(coordinator, name, max_poll_records=most)
+    while True:
+        for delivery in await member.take(1):
+            await reject(member, delivery)
+
+
 @virtual
 async def test_a_rejected_record_arrives_byte_for_byte() -> None:
     world = letters_world(0)
@@ -124,8 +122,7 @@ async def test_it_tells_who_had_the_record_since_when_and_what_they_said_over_a_
     world = letters_world(1)
     async with running(world) as coordinator:
         for name, words in (("ann", "no such customer"), ("bob", None), ("ann", None)):
-            member = world.member(name)
-            await member.join(coordinator, "g", TOPICS, max_poll_records=1)
+            member = await world.joined(coordinator, name, max_poll_records=1)
             (delivery,) = await member.take(1)
             await release(member, delivery, words)
             member.leave()
@@ -182,19 +179,11 @@ async def test_what_a_killed_coordinator_left_is_sent_by_the_next() -> None:
 
 
 @virtual
-@at_calls(range(8, 24))
+@Crash.at_calls(range(8, 24))
 async def test_a_crash_at_any_call_to_the_store_loses_none(crash: Crash) -> None:
     world = letters_world(6)
-
-    async def rejects(coordinator: Coordinator, name: str) -> None:
-        member = world.member(name)
-        await member.join(coordinator, "g", TOPICS, max_poll_records=2)
-        while True:
-            for delivery in await member.take(1):
-                await reject(member, delivery)
-
-    await crashes(world, crash, lambda first: rejects(first, "m1"))
-    async with running(world) as coordinator, doing(rejects(coordinator, "m2")):
+    await crash.hits(world, lambda first: rejecting(world, first, "m1", 2))
+    async with running(world) as coordinator, doing(rejecting(world, coordinator, "m2", 2)):
         await until(lambda: set(offsets_of(arrived(world))) == set(range(6)), step_s=0.1)
         await until(lambda: world.start_offset("g", "orders") == 6, step_s=0.1)
     assert outbox(world) == []

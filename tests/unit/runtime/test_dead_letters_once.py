@@ -27,24 +27,17 @@ from tests.unit.runtime.test_dead_letters import (
     offsets_of,
     outbox,
     reject,
+    rejecting,
     text,
 )
-from tests.unit.runtime.worlds import Crash, at_calls, crashes, doing, until
-from tests.world import TOPICS, World, actor_of, running
+from tests.unit.runtime.worlds import Crash, doing, until
+from tests.world import World, actor_of, running
 
 ONCE = "errors.deadletterqueue.exactly.once"
 
 
 def once_world(records: int) -> World:
     return letters_world(records, exactly_once="true")
-
-
-async def rejecting(world: World, coordinator: Coordinator, name: str, most: int) -> None:
-    member = world.member(name)
-    await member.join(coordinator, "g", TOPICS, max_poll_records=most)
-    while True:
-        for delivery in await member.take(1):
-            await reject(member, delivery)
 
 
 async def all_rejected(world: World, coordinator: Coordinator, records: int) -> FakeMember:
@@ -97,10 +90,10 @@ async def test_a_kill_at_any_step_of_a_transaction(steps: int, most: int) -> Non
 
 
 @virtual
-@at_calls(range(8, 24))
+@Crash.at_calls(range(8, 24))
 async def test_a_crash_at_any_call_to_the_store(crash: Crash) -> None:
     world = once_world(6)
-    await crashes(world, crash, lambda first: rejecting(world, first, "m1", 2))
+    await crash.hits(world, lambda first: rejecting(world, first, "m1", 2))
     async with running(world) as coordinator, doing(rejecting(world, coordinator, "m2", 2)):
         await until(lambda: is_over(world, 6), step_s=0.1)
     assert sorted(offsets_of(arrived(world))) == list(range(6))

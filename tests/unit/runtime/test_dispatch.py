@@ -161,9 +161,7 @@ async def test_a_full_window_stops_new_data_and_goes_on_redelivering() -> None:
 async def test_a_window_that_is_not_set_grows_with_its_members() -> None:
     world = world_with(10_000)
     async with running(world) as coordinator:
-        members = [world.member(f"m{i}") for i in range(600)]
-        for member in members:
-            await member.join(coordinator, "g", TOPICS, max_poll_records=4)
+        members = [await world.joined(coordinator, f"m{i}", max_poll_records=4) for i in range(600)]
         await asyncio.sleep(1)
         first = members[0]
         await accept(first, *list(first.deliveries))

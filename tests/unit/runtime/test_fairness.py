@@ -81,9 +81,9 @@ async def test_a_turn_costs_what_it_hands_out(monkeypatch: pytest.MonkeyPatch) -
         return wants(session, held)
 
     async with running(world) as coordinator:
-        members = [world.member(f"m{i}") for i in range(1_000)]
-        for member in members:
-            await member.join(coordinator, "g", TOPICS, max_poll_records=1)
+        members = [
+            await world.joined(coordinator, f"m{i}", max_poll_records=1) for i in range(1_000)
+        ]
         first = [await member.next_delivery() for member in members]
         monkeypatch.setattr(Session, "wants", counted)
         await members[500].settle(first[500])

@@ -14,14 +14,8 @@ from sharecoord.core.states import AcknowledgeOutcome, AcknowledgeType, AcquireM
 from sharecoord.errors import UnknownMemberError
 from sharecoord.runtime.fleet.owner import GatewayLink
 from sharecoord.testing.virtual_time import virtual
-from tests.unit.runtime.fleets import (
-    caller_of,
-    everything_finished,
-    finish,
-    fleet_of,
-    joined_fleet,
-)
-from tests.unit.runtime.worlds import counts, offsets, until, world_with
+from tests.unit.runtime.fleets import everything_finished, finish, fleet_of, joined_fleet
+from tests.unit.runtime.worlds import accept, counts, offsets, until, world_with
 from tests.world import TOPICS
 
 PARTITIONS = 8
@@ -114,8 +108,7 @@ async def test_a_stream_that_breaks_keeps_its_locks_of_all_owners() -> None:
         member.disconnect()
         lost = await member.join(fleet.all["b"], "g", TOPICS, max_poll_records=1000)
         assert lost == []
-        for delivery in held:
-            assert (await member.settle(delivery)).error is None
+        await accept(member, *held)
         assert everything_finished(world, 3 * PARTITIONS)
 
 
@@ -152,8 +145,7 @@ async def test_what_another_coordinator_takes_over_stays_locked_under_the_same_t
         assert after["c"]
         assert after["a"] <= before["a"]
         assert other.received == 0
-        for delivery in held:
-            assert (await member.settle(delivery)).error is None
+        await accept(member, *held)
         assert everything_finished(world, 5 * PARTITIONS)
 
 
@@ -182,8 +174,7 @@ async def test_a_gateway_that_is_killed_costs_nothing_its_members_join_elsewhere
         member.deliveries.clear()
         await fleet.kill("a")
         assert await member.join(fleet.all["b"], "g", TOPICS, max_poll_records=1000) == []
-        for delivery in held:
-            assert (await member.settle(delivery)).error is None
+        await accept(member, *held)
         await finish(world, member, 40 * PARTITIONS)
 
 
@@ -228,8 +219,7 @@ async def test_a_new_stream_with_fewer_topics_settles_all_and_the_old_one_gets_n
         # Nobody has seen its former stream end.
         assert await member.join(fleet.all[here], "g", TOPICS, max_poll_records=1000) == []
         world.append(2, PARTITIONS, "payments")
-        for delivery in held:
-            assert (await member.settle(delivery)).error is None
+        await accept(member, *held)
         await other.join(fleet.all["b"], "g", ("payments",), max_poll_records=1000)
         assert counts(*await other.take(2 * PARTITIONS, timeout_s=1)) == {1}
 
@@ -280,12 +270,12 @@ async def test_a_gateway_without_the_store_introduces_its_members_to_an_owner_th
         probe.leave()
         member = await world.joined(fleet.all[owner], max_poll_records=1000)
         held = await member.take(3)
-        caller_of(fleet.all[owner]).down, world.database.leases[owner] = True, 0
+        fleet.caller(owner).down, world.database.leases[owner] = True, 0
         (heir,) = fleet.all.keys() - {owner}
         await until(lambda: fleet.owned()[heir] == {0}, step_s=0.1)
         # Longer than its session, whose sign it is that its gateway says so.
         await asyncio.sleep(15)
-        caller_of(fleet.all[owner]).down = False
+        fleet.caller(owner).down = False
         for delivery in held:
             reply = await member.settle(delivery)
             assert (reply.error, reply.exceptions) == (None, [])
@@ -296,7 +286,7 @@ async def test_a_gateway_without_the_store_introduces_its_members_to_an_owner_th
 async def test_a_member_that_others_took_out_is_told_by_an_owner_that_hears_its_gateway() -> None:
     world = world_with(3, partitions=PARTITIONS)
     async with joined_fleet(world, "a", "b", max_poll_records=1000) as (fleet, member):
-        caller_of(fleet.all["a"]).down, world.database.leases["a"] = True, 0
+        fleet.caller("a").down, world.database.leases["a"] = True, 0
         await asyncio.sleep(3)
         assert not member.ended
         (row,) = world.database.members.values()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -21,7 +23,6 @@ from tests.support import named
 from tests.unit.runtime.fleets import (
     Fleet,
     admin_of,
-    caller_of,
     everything_finished,
     finish,
     fleet_of,
@@ -45,11 +46,19 @@ def starts(world: World) -> set[int]:
 
 async def work_off(world: World, fleet: Fleet, name: str, records: int = 3) -> None:
     """Everything is finished by a member that leaves; every coordinator still owns its part."""
-    member = world.member(f"at-{name}")
-    await member.join(fleet.all[name], "g", TOPICS)
+    member = await world.joined(fleet.all[name], f"at-{name}")
     await finish(world, member, records * PARTITIONS)
     member.leave()
     await asyncio.sleep(1)
+
+
+@asynccontextmanager
+async def worked_off() -> AsyncIterator[tuple[World, Fleet]]:
+    """Coordinators a and b that have served a group of a; everything is finished."""
+    world = world_with(3, partitions=PARTITIONS)
+    async with fleet_of(world, "a", "b") as fleet:
+        await work_off(world, fleet, "a")
+        yield world, fleet
 
 
 # -- hand-over ------------------------------------------------------------------------------------
@@ -62,7 +71,7 @@ async def test_what_could_not_be_sent_is_back_before_a_share_partition_is_given_
     async with fleet_of(world, "a") as fleet:
         a = fleet.all["a"]
         member = await world.joined(a, credit=0)
-        group, session, caller = a.groups["g"], member.joined_session, caller_of(a)
+        group, session, caller = a.groups["g"], member.joined_session, fleet.caller("a")
         await asyncio.sleep(1)
         caller.delay_s, session.credit.records = 1.0, 1_000
         group.dispatcher.offer(session)
@@ -86,7 +95,7 @@ async def test_a_reset_reaches_owners_that_have_nothing_to_commit() -> None:
     world = world_with(3, partitions=PARTITIONS)
     async with fleet_of(world, "a", "b", "c") as fleet:
         await work_off(world, fleet, "a")
-        await reset_to(admin_of(fleet.all["b"]), 1)
+        await reset_to(fleet.admin("b"), 1)
         await asyncio.sleep(2)
         for coordinator in fleet.all.values():
             for actor in coordinator.groups["g"].partitions.values():
@@ -107,7 +116,7 @@ async def test_what_was_loaded_while_nobody_was_there_is_seen_by_who_takes_one_a
             replay = ReplayCommand(
                 "g", "side", offsets=tuple(OffsetRange(*place, 0, 0) for place in places)
             )
-            await admin_of(fleet.all["a"]).replay(replay)
+            await fleet.admin("a").replay(replay)
             await asyncio.sleep(20)
             member = world.member(name)
             await member.join(fleet.all["a"], "side", TOPICS, max_poll_records=most)
@@ -137,13 +146,13 @@ async def test_a_pause_reaches_all_owners_at_once() -> None:
         await asyncio.sleep(1)
         assert all(fleet.owned().values())
         for scope in (WHOLE_GROUP, PauseScope("orders"), PauseScope(member_id="m")):
-            await admin_of(fleet.all["b"]).pause_group("g", *named(scope))
+            await fleet.admin("b").pause_group("g", *named(scope))
             await asyncio.sleep(0.1)
             before = member.received
             world.append(2, PARTITIONS)
             await asyncio.sleep(3)
             assert member.received == before, scope
-            await admin_of(fleet.all["c"]).resume_group("g", *named(scope))
+            await fleet.admin("c").resume_group("g", *named(scope))
             await accept(member, *await member.take(2 * PARTITIONS, 0.5))
 
 
@@ -155,12 +164,12 @@ async def test_a_pause_without_a_link_is_seen_within_seconds() -> None:
         world.peers.cut_off |= {"a", "b"}
         for pair in list(world.peers.links):
             world.peers.cut(*pair)
-        await admin_of(fleet.all["b"]).pause_group("g")
+        await fleet.admin("b").pause_group("g")
         await asyncio.sleep(1.5)
         world.append(2, PARTITIONS)
         await asyncio.sleep(3)
         assert member.received == 0
-        await admin_of(fleet.all["b"]).resume_group("g")
+        await fleet.admin("b").resume_group("g")
         await member.take(2 * len(fleet.owned()["a"]), 2)
 
 
@@ -177,7 +186,7 @@ async def test_who_could_not_look_for_long_looks_before_it_hands_out() -> None:
         for pair in list(world.peers.links):
             world.peers.cut(*pair)
         store_of_a.down = True
-        await admin_of(fleet.all["b"]).pause_group("g")
+        await fleet.admin("b").pause_group("g")
         world.append(2, PARTITIONS)
         # Less than its lease: what it owns is still its own.
         await asyncio.sleep(6)
@@ -187,19 +196,17 @@ async def test_who_could_not_look_for_long_looks_before_it_hands_out() -> None:
         store_of_a.down = False
         await asyncio.sleep(3)
         assert (a.is_blind, member.received) == (False, 0)
-        await admin_of(fleet.all["b"]).resume_group("g")
+        await fleet.admin("b").resume_group("g")
         await member.take(2, 3)
 
 
 @virtual
 async def test_a_reset_without_a_link_is_seen_within_seconds() -> None:
-    world = world_with(3, partitions=PARTITIONS)
-    async with fleet_of(world, "a", "b") as fleet:
-        await work_off(world, fleet, "a")
+    async with worked_off() as (world, fleet):
         world.peers.cut_off |= {"a", "b"}
         for pair in list(world.peers.links):
             world.peers.cut(*pair)
-        await reset_to(admin_of(fleet.all["a"]), 2)
+        await reset_to(fleet.admin("a"), 2)
         await asyncio.sleep(2)
         windows = [
             actor.partition.window.start_offset
@@ -217,7 +224,7 @@ async def test_settings_changed_at_one_act_at_all() -> None:
         await world.member("m").join(fleet.all["a"], "g", TOPICS)
         await asyncio.sleep(1)
         setting = "share.record.lock.duration.ms"
-        await admin_of(fleet.all["b"]).alter_group_configs("g", {setting: "12000"}, [])
+        await fleet.admin("b").alter_group_configs("g", {setting: "12000"}, [])
         await asyncio.sleep(0.5)
         durations = {c.groups["g"].settings.lock_duration_ms for c in fleet.all.values()}
         assert durations == {12_000}
@@ -225,10 +232,8 @@ async def test_settings_changed_at_one_act_at_all() -> None:
 
 @virtual
 async def test_a_group_that_is_deleted_at_one_is_gone_at_all() -> None:
-    world = world_with(3, partitions=PARTITIONS)
-    async with fleet_of(world, "a", "b") as fleet:
-        await work_off(world, fleet, "a")
-        assert await admin_of(fleet.all["b"]).delete_groups(["g"]) == {"g": None}
+    async with worked_off() as (world, fleet):
+        assert await fleet.admin("b").delete_groups(["g"]) == {"g": None}
         await asyncio.sleep(0.5)
         assert all("g" not in coordinator.groups for coordinator in fleet.all.values())
         member = await world.joined(fleet.all["a"], max_poll_records=1000)
@@ -237,10 +242,8 @@ async def test_a_group_that_is_deleted_at_one_is_gone_at_all() -> None:
 
 @virtual
 async def test_offsets_deleted_at_one_are_gone_at_all() -> None:
-    world = world_with(3, partitions=PARTITIONS)
-    async with fleet_of(world, "a", "b") as fleet:
-        await work_off(world, fleet, "a")
-        assert await admin_of(fleet.all["a"]).delete_offsets("g", TOPICS) == {"orders": None}
+    async with worked_off() as (world, fleet):
+        assert await fleet.admin("a").delete_offsets("g", TOPICS) == {"orders": None}
         await asyncio.sleep(0.5)
         assert not any(c.groups["g"].partitions for c in fleet.all.values())
         member = await world.joined(fleet.all["b"], max_poll_records=1000)
@@ -249,14 +252,12 @@ async def test_offsets_deleted_at_one_are_gone_at_all() -> None:
 
 @virtual
 async def test_a_change_made_here_hides_no_deletion_elsewhere() -> None:
-    world = world_with(3, partitions=PARTITIONS)
-    async with fleet_of(world, "a", "b") as fleet:
-        await work_off(world, fleet, "a")
+    async with worked_off() as (_, fleet):
         setting = {"share.record.lock.duration.ms": "12000"}
         # Whoever deleted them was gone before it told anybody.
         store = fleet.all["a"].context.store
-        await caller_of(fleet.all["a"]).call(store.delete_topics, "g", TOPICS)
-        await admin_of(fleet.all["b"]).alter_group_configs("g", setting, [])
+        await fleet.caller("a").call(store.delete_topics, "g", TOPICS)
+        await fleet.admin("b").alter_group_configs("g", setting, [])
         assert fleet.all["b"].groups["g"].group_epoch == 2, "settings newer than the deletion"
         await asyncio.sleep(3)
         assert not any(c.groups["g"].partitions for c in fleet.all.values())
@@ -267,19 +268,17 @@ async def test_members_of_other_gateways_keep_a_group_from_deletion() -> None:
     world = world_with(3, partitions=PARTITIONS)
     async with fleet_of(world, "a", "b") as fleet:
         await world.member("m").join(fleet.all["a"], "g", TOPICS)
-        (error,) = (await admin_of(fleet.all["b"]).delete_groups(["g"])).values()
+        (error,) = (await fleet.admin("b").delete_groups(["g"])).values()
         assert isinstance(error, GroupNotEmptyError)
         with pytest.raises(GroupNotEmptyError):
-            await admin_of(fleet.all["b"]).delete_offsets("g", TOPICS)
+            await fleet.admin("b").delete_offsets("g", TOPICS)
 
 
 @virtual
 async def test_a_reset_while_partitions_move_is_whole() -> None:
-    world = world_with(3, partitions=PARTITIONS)
-    async with fleet_of(world, "a", "b") as fleet:
-        await work_off(world, fleet, "a")
+    async with worked_off() as (world, fleet):
         coming = asyncio.create_task(fleet.add("c"))
-        await reset_to(admin_of(fleet.all["b"]), 1)
+        await reset_to(fleet.admin("b"), 1)
         assert starts(world) == {1}
         await coming
         member = await world.joined(fleet.all["c"], max_poll_records=1000)
@@ -303,8 +302,7 @@ async def test_who_drains_gives_everything_away_and_tells_its_members_where_to_g
         # As gateway it goes on until its members have gone: nothing is lost, nothing comes twice.
         assert (await member.settle(held[0])).error is None
         await member.join(fleet.all["b"], "g", TOPICS, max_poll_records=1000)
-        for delivery in held[1:]:
-            assert (await member.settle(delivery)).error is None
+        await accept(member, *held[1:])
         world.peers.gone("a")
         await coordinator.close()
         assert everything_finished(world, 20 * PARTITIONS)
@@ -325,8 +323,7 @@ async def test_members_of_a_gateway_that_died_leave_after_their_session() -> Non
     world = world_with(3, partitions=PARTITIONS, session_timeout_ms="10000")
     async with fleet_of(world, "a", "b", "c") as fleet:
         for number in range(6):
-            member = world.member(f"m{number}")
-            await member.join(fleet.all["a"], "g", TOPICS)
+            await world.joined(fleet.all["a"], f"m{number}")
         await fleet.kill("a")
         assert len(world.database.members) == 6
         await asyncio.sleep(12)
@@ -422,10 +419,10 @@ async def test_who_leaves_counts_what_its_book_shows_at_all_owners() -> None:
 async def test_an_owner_that_can_not_take_a_member_in_is_asked_again() -> None:
     world = world_with(3, partitions=PARTITIONS)
     async with fleet_of(world, "a", "b") as fleet:
-        caller_of(fleet.all["b"]).down = True
+        fleet.caller("b").down = True
         member = await world.joined(fleet.all["a"])
         await asyncio.sleep(0.5)
-        caller_of(fleet.all["b"]).down = False
+        fleet.caller("b").down = False
         await finish(world, member, 3 * PARTITIONS)
         assert member.ended is False
 
@@ -434,7 +431,7 @@ async def test_an_owner_that_can_not_take_a_member_in_is_asked_again() -> None:
 async def test_an_owner_that_comes_while_a_member_joins_hears_of_it() -> None:
     world = world_with(3, partitions=PARTITIONS)
     async with fleet_of(world, "a", "b") as fleet:
-        caller_of(fleet.all["b"]).delay_s = 0.5
+        fleet.caller("b").delay_s = 0.5
         member = world.member("m")
         joining = asyncio.create_task(member.join(fleet.all["a"], "g", TOPICS))
         await asyncio.sleep(0.1)
@@ -443,7 +440,7 @@ async def test_an_owner_that_comes_while_a_member_joins_hears_of_it() -> None:
         await until(lambda: sees is not None and "c" in sees.present, step_s=0.01)
         assert not joining.done()
         await asyncio.gather(joining, coming)
-        caller_of(fleet.all["b"]).delay_s = 0
+        fleet.caller("b").delay_s = 0
         async with at_work(member):
             await until(lambda: everything_finished(world, 3 * PARTITIONS), step_s=0.1)
             assert fleet.owned()["c"]
@@ -472,7 +469,7 @@ async def test_a_blocked_key_is_seen_by_all_owners() -> None:
         world.log.append("orders", key=b"a", partition=partition)
         world.log.append("orders", key=b"b", partition=partition)
     async with fleet_of(world, "c1", "c2") as fleet:
-        admin = admin_of(fleet.all["c1"])
+        admin = fleet.admin("c1")
         await admin.block_keys("g", [b"a"])
         member = await world.joined(fleet.all["c2"], "m1")
         assert await settled(member) == {1}
@@ -481,7 +478,7 @@ async def test_a_blocked_key_is_seen_by_all_owners() -> None:
             (view,) = await admin_of(coordinator).list_blocked_keys("g")
             assert view.waiting_records == PARTITIONS
         before_s = now_s()
-        await admin_of(fleet.all["c2"]).unblock_keys("g", [b"a"])
+        await fleet.admin("c2").unblock_keys("g", [b"a"])
         assert await settled(member) == {0}
         assert now_s() - before_s < 0.9
 
@@ -503,7 +500,7 @@ async def test_a_member_s_figures_are_told_by_the_coordinator_that_has_its_strea
         await member.take(40 * PARTITIONS)
         found = []
         for name in "ab":
-            (group,) = await admin_of(fleet.all[name]).describe_groups(["g"])
+            (group,) = await fleet.admin(name).describe_groups(["g"])
             (described,) = group.members
             assert (described.coordinator_id, described.acquired_records) == ("a", 40 * PARTITIONS)
             found.append((described.delivered_total, described.acknowledged_total))

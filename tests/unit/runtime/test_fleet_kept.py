@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -13,14 +15,8 @@ from sharecoord.runtime.coordinator import LOG_START_INTERVAL_S
 from sharecoord.store.book_entries import KEPT_PAYLOAD
 from sharecoord.testing.harness import FakeMember
 from sharecoord.testing.virtual_time import virtual
-from tests.unit.runtime.fleets import (
-    Fleet,
-    admin_of,
-    caller_of,
-    everything_finished,
-    fleet_of,
-)
-from tests.unit.runtime.worlds import counts, now_s, offsets, until, world_with
+from tests.unit.runtime.fleets import Fleet, everything_finished, fleet_of
+from tests.unit.runtime.worlds import accept, counts, now_s, offsets, until, world_with
 from tests.world import TOPICS, World, check_coordinator
 
 PARTITIONS, RECORDS = 8, 4
@@ -56,6 +52,14 @@ async def waiting(world: World, fleet: Fleet, name: str) -> FakeMember:
     assert kept(world) == EVERY
     forget(world, fleet)
     return member
+
+
+@asynccontextmanager
+async def all_waiting() -> AsyncIterator[tuple[World, Fleet, FakeMember]]:
+    """Coordinators a and b, and a member of a that has told all records to wait, see `waiting`."""
+    world = keeping_world()
+    async with fleet_of(world, "a", "b") as fleet:
+        yield world, fleet, await waiting(world, fleet, "a")
 
 
 def forget(world: World, fleet: Fleet) -> None:
@@ -97,9 +101,7 @@ def check_end(world: World, fleet: Fleet) -> None:
 
 @virtual
 async def test_the_next_owner_delivers_what_was_kept_after_a_hand_over() -> None:
-    world = keeping_world()
-    async with fleet_of(world, "a", "b") as fleet:
-        member = await waiting(world, fleet, "a")
+    async with all_waiting() as (world, fleet, member):
         before = fleet.owned()
         await fleet.add("c")
         await fleet.drain("b")
@@ -115,9 +117,7 @@ async def test_the_next_owner_delivers_what_was_kept_after_a_hand_over() -> None
 @virtual
 async def test_the_next_owner_delivers_what_was_kept_after_a_crash(victim: str) -> None:
     """Also when it was the one that had the member's stream."""
-    world = keeping_world()
-    async with fleet_of(world, "a", "b") as fleet:
-        member = await waiting(world, fleet, "a")
+    async with all_waiting() as (world, fleet, member):
         await fleet.kill(victim)
         if victim == "a":
             assert await member.join(fleet.all["b"], "g", TOPICS, max_poll_records=1000) == []
@@ -127,9 +127,7 @@ async def test_the_next_owner_delivers_what_was_kept_after_a_crash(victim: str) 
 @pytest.mark.parametrize("before_ms", [5, 3, 2, 1, 0, -1, -2, -3, -5, -8])
 @virtual
 async def test_what_is_due_while_its_share_partition_moves_comes_once(before_ms: int) -> None:
-    world = keeping_world()
-    async with fleet_of(world, "a", "b") as fleet:
-        member = await waiting(world, fleet, "a")
+    async with all_waiting() as (world, fleet, member):
         due_s = world_due_s(world)
         await asyncio.sleep(due_s - now_s() - before_ms / 1000)
         await fleet.add("c")
@@ -162,15 +160,12 @@ async def test_what_was_under_a_lock_when_retention_passed_it_outlives_its_owner
 
 @virtual
 async def test_an_owner_that_stood_still_leaves_nothing_of_what_another_has_delivered() -> None:
-    world = keeping_world()
-    async with fleet_of(world, "a", "b") as fleet:
-        member = await waiting(world, fleet, "a")
-        caller = caller_of(fleet.all["b"])
+    async with all_waiting() as (world, fleet, member):
+        caller = fleet.caller("b")
         caller.down, world.database.leases["b"] = True, 0
         await until(lambda: len(fleet.owned()["a"]) == PARTITIONS, step_s=0.1)
         again = await member.take(ALL, timeout_s=10 * DELAY_MS / 1000)
-        for delivery in again:
-            assert (await member.settle(delivery)).error is None
+        await accept(member, *again)
         assert kept(world) == NOTHING
         caller.down = False
         await until(lambda: fleet.owned()["b"], step_s=0.1)
@@ -181,9 +176,7 @@ async def test_an_owner_that_stood_still_leaves_nothing_of_what_another_has_deli
 
 @virtual
 async def test_what_is_forced_at_another_coordinator_has_no_payload_any_more() -> None:
-    world = keeping_world()
-    async with fleet_of(world, "a", "b") as fleet:
-        member = await waiting(world, fleet, "a")
+    async with all_waiting() as (world, fleet, member):
         owned = fleet.owned()
         steps = (0, ForceAction.FINISH), (2, ForceAction.SKIP), (1, ForceAction.RELEASE)
         for name, other in (("a", "b"), ("b", "a")):
@@ -191,20 +184,16 @@ async def test_what_is_forced_at_another_coordinator_has_no_payload_any_more() -
                 for offset, action in steps:
                     span = offset, offset
                     place = "orders", partition
-                    await admin_of(fleet.all[name]).force_records(
-                        "g", PartitionName(*place), *span, action
-                    )
+                    await fleet.admin(name).force_records("g", PartitionName(*place), *span, action)
         assert kept(world) == {partition: [1, 3] for partition in range(PARTITIONS)}
         # What is due at once comes from its owner, what still waits from the next one.
         now = await member.take(PARTITIONS, timeout_s=1)
         assert offsets(*now) == [1] * PARTITIONS
-        for delivery in now:
-            assert (await member.settle(delivery)).error is None
+        await accept(member, *now)
         await fleet.kill("b")
         later = await member.take(PARTITIONS, timeout_s=10 * DELAY_MS / 1000)
         assert offsets(*later) == [3] * PARTITIONS
-        for delivery in later:
-            assert (await member.settle(delivery)).error is None
+        await accept(member, *later)
         rows = [r for part in world.database.partitions.values() for r in part.in_flight.values()]
         assert {row.state for row in rows} <= {RecordState.ARCHIVED}
         check_end(world, fleet)

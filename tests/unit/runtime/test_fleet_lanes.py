@@ -20,7 +20,7 @@ from sharecoord.runtime.letters.lanes import LaneSelection
 from sharecoord.runtime.letters.plan import LetterCommand
 from sharecoord.testing.harness import FakeMember
 from sharecoord.testing.virtual_time import virtual
-from tests.unit.runtime.fleets import admin_of, fleet_of, joined_fleet
+from tests.unit.runtime.fleets import fleet_of, joined_fleet
 from tests.unit.runtime.test_lanes import ACCEPT, lanes_of
 from tests.unit.runtime.test_lanes_order import KeyJudge, key_of
 from tests.unit.runtime.worlds import counts, now_s, offsets, until, world_with
@@ -191,7 +191,7 @@ async def test_an_operator_s_redrive_goes_by_the_partitions_of_the_letters() -> 
         world.log.append("dead", 1, partition=0, key=key(partition, 0), headers=headers)
     async with joined_fleet(world, "a", "b", max_poll_records=100) as (fleet, member):
         command = LetterCommand("g", LetterFilter(), all_letters=True, topic="dead")
-        redriven = await admin_of(fleet.all["b"]).redrive_dead_letters(command)
+        redriven = await fleet.admin("b").redrive_dead_letters(command)
         assert redriven.letters == PARTITIONS
         for delivery in await member.take(PARTITIONS):
             assert (await member.settle(delivery, ACCEPT)).error is None

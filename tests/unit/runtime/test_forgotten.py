@@ -9,7 +9,7 @@ import pytest
 
 from sharecoord.runtime.partition.claimed import ActorState
 from sharecoord.testing.virtual_time import virtual
-from tests.unit.runtime.fleets import admin_of, fleet_of, joined_fleet
+from tests.unit.runtime.fleets import fleet_of, joined_fleet
 from tests.unit.runtime.test_fleet_changes import PARTITIONS, work_off
 from tests.unit.runtime.worlds import accept, until, world_with
 from tests.world import TOPICS, running
@@ -28,7 +28,7 @@ async def test_coordinators_forget_what_is_deleted(what: str) -> None:
         await asyncio.sleep(2)
         member.leave()
         await asyncio.sleep(2)
-        admin = admin_of(fleet.all["b"])
+        admin = fleet.admin("b")
         if what == "group":
             assert await admin.delete_groups(["g"]) == {"g": None}
         else:

@@ -9,7 +9,7 @@ from sharecoord.runtime.group.log_changes import follow_log_starts
 from sharecoord.runtime.kernel.budget import MemoryLimits
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.worlds import offsets, until, world_with
-from tests.world import TOPICS, actor_of, running
+from tests.world import actor_of, running
 
 LOOKS_S = 2 * LOOK_INTERVAL_S + 0.1
 """One look notices, one acts."""
@@ -42,8 +42,7 @@ async def test_a_worker_that_comes_back_in_time_finds_its_read_ahead() -> None:
     world = world_with(100)
     async with running(world) as coordinator:
         for name in ("first", "second", "third"):
-            member = world.member(name)
-            await member.join(coordinator, "g", TOPICS, max_poll_records=10)
+            member = await world.joined(coordinator, name, max_poll_records=10)
             await member.settle(await member.next_delivery())
             await asyncio.sleep(LOOKS_S)
             (reading,) = world.log.readings

@@ -28,9 +28,7 @@ from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.worlds import (
     Crash,
     accept,
-    at_calls,
     counts,
-    crashes,
     doing,
     now_s,
     offsets,
@@ -497,7 +495,7 @@ async def test_reads_of_the_store_are_bounded_by_bytes() -> None:
 
 
 @virtual
-@at_calls(range(15, 27))
+@Crash.at_calls(range(15, 27))
 async def test_a_crash_at_any_call_to_the_store_loses_none(crash: Crash) -> None:
     """The log has lost whatever was told to wait, at the moment of the crash."""
     world = keeping_world(6)
@@ -505,8 +503,7 @@ async def test_a_crash_at_any_call_to_the_store_loses_none(crash: Crash) -> None
     came_again: set[int] = set()
 
     async def works(coordinator: Coordinator, name: str) -> None:
-        member = world.member(name)
-        await member.join(coordinator, "g", TOPICS, max_poll_records=2)
+        member = await world.joined(coordinator, name, max_poll_records=2)
         while True:
             delivery = await member.next_delivery(timeout_s=600)
             if counts(delivery) == {1}:
@@ -518,7 +515,7 @@ async def test_a_crash_at_any_call_to_the_store_loses_none(crash: Crash) -> None
                 came_again.update(offsets(delivery))
                 await member.settle(delivery)
 
-    crashed = await crashes(world, crash, lambda first: works(first, "m1"))
+    crashed = await crash.hits(world, lambda first: works(first, "m1"))
     assert crashed, "there are so many calls"
     if waiting:
         assert waiting == set(range(max(waiting) + 1))

@@ -27,18 +27,8 @@ from sharecoord.store.memory.database import MemoryPartition
 from sharecoord.store.memory.store import MemoryStore
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.admin.support import INFO
-from tests.unit.runtime.worlds import (
-    Crash,
-    at_calls,
-    counts,
-    crashes,
-    doing,
-    now_s,
-    offsets,
-    until,
-    world_with,
-)
-from tests.world import World, running
+from tests.unit.runtime.worlds import Crash, counts, doing, now_s, offsets, until, world_with
+from tests.world import TOPICS, World, running
 
 ACCEPT, RELEASE, REJECT = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT
 LANE = "dead/orders"
@@ -318,22 +308,19 @@ async def test_a_lane_that_was_emptied_for_its_outbox_reads_no_letters() -> None
 
 
 @virtual
-@at_calls(range(5, 17))
+@Crash.at_calls(range(5, 17))
 async def test_a_crash_at_any_call_to_the_store_loses_and_doubles_none(crash: Crash) -> None:
     world = lane_world(8)
 
     async def works(coordinator: Coordinator, name: str) -> None:
-        member = world.member(name)
-        await member.join(coordinator, "g", ("orders",), max_poll_records=2)
-        while True:
-            for delivery in await member.take(1):
-                await member.settle(delivery, ACCEPT)
+        member = await world.joined(coordinator, name, max_poll_records=2)
+        await member.work()
 
     async def redrives(coordinator: Coordinator) -> None:
         await coordinator.groups.open("g")
         await coordinator.lanes.redrive("g", [selection(world, (0, 5))], run_id="r")
 
-    await crashes(world, crash, lambda first: works(first, "m1"), redrives)
+    await crash.hits(world, lambda first: works(first, "m1"), redrives)
     async with running(world) as coordinator:
         await redrives(coordinator)
         async with doing(works(coordinator, "m2")):
@@ -365,7 +352,7 @@ async def test_members_keep_locks_of_lanes_over_a_restart(
 
     monkeypatch.setattr(MemoryStore, "list_lanes", fails_at_first)
     async with running(world) as second:
-        assert await member.join(second, "g", ("orders",), max_poll_records=100) == []
+        assert await member.join(second, "g", TOPICS, max_poll_records=100) == []
         result = await member.settle(delivery, ACCEPT)
         assert (result.error, result.exceptions) == (None, [])
         assert world.start_offset("g", LANE) == 4

@@ -77,8 +77,7 @@ async def test_no_key_is_out_in_a_lane_and_elsewhere_at_once() -> None:
     async with running(world) as coordinator:
 
         async def works(name: str) -> None:
-            member = world.member(name)
-            await member.join(coordinator, "g", ("orders",), max_poll_records=4)
+            member = await world.joined(coordinator, name, max_poll_records=4)
             while True:
                 delivery = await member.next_delivery()
                 judge.takes(delivery)

@@ -120,8 +120,7 @@ async def test_a_poisoned_batch_goes_out_in_shrinking_parts() -> None:
     async with running(world) as coordinator:
         sizes: dict[int, list[int]] = {}
         for number in range(200):
-            member = world.member(f"m{number}")
-            await member.join(coordinator, "g", TOPICS, max_poll_records=64)
+            member = await world.joined(coordinator, f"m{number}", max_poll_records=64)
             try:
                 while True:
                     delivery = await member.next_delivery(timeout_s=40)

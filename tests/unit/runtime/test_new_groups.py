@@ -19,8 +19,7 @@ RESET = "share.auto.offset.reset"
 
 async def told(world: World, coordinator: Coordinator, name: str = "m") -> set[str]:
     """What a member that joins now hears of, with the join or soon after it."""
-    member = world.member(name)
-    await member.join(coordinator, "g", TOPICS)
+    member = await world.joined(coordinator, name)
     at_join = member.joined_group.assignment(member.joined_session)
     await asyncio.sleep(1)
     return {topic for each in (at_join, *member.assignments) for topic in each.starts_at_end}

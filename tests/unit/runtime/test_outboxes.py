@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -40,6 +42,14 @@ async def waiting(world: World, coordinator: Coordinator, *, forget: bool = Fals
     member.leave()
     await coordinator.context.committer.flush()
     assert outbox(world) == list(range(LETTERS))
+
+
+@asynccontextmanager
+async def letters_waiting(world: World, *, forget: bool = False) -> AsyncIterator[Coordinator]:
+    """Runs a coordinator with letters that wait, see `waiting`, for the length of a block."""
+    async with running(world) as coordinator:
+        await waiting(world, coordinator, forget=forget)
+        yield coordinator
 
 
 async def deleted(coordinator: Coordinator) -> None:
@@ -80,8 +90,7 @@ async def test_of_a_group_that_was_deleted() -> None:
 @pytest.mark.parametrize("once", ["false", "true"])
 async def test_of_a_group_that_was_deleted_before_a_restart(once: str) -> None:
     world = letters_world(LETTERS, exactly_once=once)
-    async with running(world) as coordinator:
-        await waiting(world, coordinator)
+    async with letters_waiting(world) as coordinator:
         await deleted(coordinator)
     world.dead_letters.down = False
     world.dead_letters.transactions.clear()
@@ -97,11 +106,8 @@ async def test_of_a_group_that_was_deleted_before_a_restart(once: str) -> None:
 @virtual
 async def test_of_a_topic_that_was_made_again() -> None:
     world = letters_world(LETTERS)
-    async with running(world) as coordinator:
-        await waiting(world, coordinator)
-        world.log.delete("orders")
-        world.log.create("orders", 1)
-        world.log.append("orders", 3)
+    async with letters_waiting(world) as coordinator:
+        world.make_again(3)
         member, delivery = await world.handed(coordinator, 3, max_poll_records=100)
         await member.settle(delivery)
         world.dead_letters.down = False
@@ -112,8 +118,8 @@ async def test_of_a_topic_that_was_made_again() -> None:
 @virtual
 async def test_of_a_topic_that_went_while_nobody_was_there() -> None:
     world = letters_world(LETTERS)
-    async with running(world) as coordinator:
-        await waiting(world, coordinator)
+    async with letters_waiting(world):
+        pass
     world.log.delete("orders")
     world.dead_letters.down = False
     async with running(world):
@@ -125,8 +131,7 @@ async def test_of_a_topic_that_went_while_nobody_was_there() -> None:
 @pytest.mark.parametrize("same", [True, False])
 async def test_payloads_are_read_where_the_topic_is_still_the_same(same: bool) -> None:
     world = letters_world(LETTERS)
-    async with running(world) as coordinator:
-        await waiting(world, coordinator, forget=True)
+    async with letters_waiting(world, forget=True) as coordinator:
         await deleted(coordinator)
         await asyncio.sleep(2 * INTERVAL_S)
         if not same:
@@ -142,8 +147,7 @@ async def test_payloads_are_read_where_the_topic_is_still_the_same(same: bool) -
 @pytest.mark.parametrize("after_s", [0, 9.99, 10.0, 10.001, 10.002, 10.003, 10.004, 10.01, 20])
 async def test_a_group_that_is_made_again_takes_them_over(after_s: float, once: str) -> None:
     world = letters_world(LETTERS, exactly_once=once)
-    async with running(world) as coordinator:
-        await waiting(world, coordinator)
+    async with letters_waiting(world) as coordinator:
         await deleted(coordinator)
         world.dead_letters.down = False
         await asyncio.sleep(after_s)
@@ -164,8 +168,7 @@ async def test_a_group_that_is_made_again_takes_them_over(after_s: float, once: 
 @virtual
 async def test_headers_alone_where_their_group_wanted_no_more() -> None:
     world = letters_world(LETTERS, copy_record_enable="false")
-    async with running(world) as coordinator:
-        await waiting(world, coordinator)
+    async with letters_waiting(world) as coordinator:
         await deleted(coordinator)
         world.dead_letters.down = False
         await all_sent(world)

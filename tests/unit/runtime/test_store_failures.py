@@ -24,7 +24,7 @@ from sharecoord.store.memory.store import MemoryStore
 from sharecoord.testing.harness import VirtualStoreCaller
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.worlds import at_work, counts, now_s, offsets, until, world_with
-from tests.world import World, actor_of, running
+from tests.world import TOPICS, World, actor_of, running
 
 EPOCH = 32
 """The owner epoch is the high half of a lock token."""
@@ -93,7 +93,7 @@ async def test_what_a_lock_book_hands_back_comes_again_when_its_commit_failed(
         token = seen.ranges[0].lock_token
         book = [(seen.key.log_id, HeldRange(5, 9, token))]
         fail_commits(world, error, after=after)
-        await member.join(coordinator, "g", ("orders",), max_poll_records=100, lock_book=book)
+        await member.join(coordinator, "g", TOPICS, max_poll_records=100, lock_book=book)
         again = await member.take(15)
         assert offsets(*again) == [*range(5), *range(10, 20)]
         assert counts(*again) == {1}
@@ -282,9 +282,7 @@ async def test_locks_that_ended_while_the_store_was_gone_get_grace() -> None:
 async def test_a_slow_store_stops_acquiring_but_not_acknowledging() -> None:
     world = world_with(10_000)
     async with running(world) as coordinator:
-        members = [world.member(f"m{i}") for i in range(3)]
-        for member in members:
-            await member.join(coordinator, "g", ("orders",), max_poll_records=10)
+        members = [await world.joined(coordinator, f"m{i}", max_poll_records=10) for i in range(3)]
         idle = await world.joined(coordinator, "idle", max_poll_records=10, credit=0)
         working = [asyncio.create_task(m.work(seconds_per_record=0.001)) for m in members]
         await asyncio.sleep(1)
@@ -314,10 +312,10 @@ async def test_a_session_does_not_time_out_while_nobody_can_join() -> None:
         await asyncio.sleep(100)
         assert "m" in coordinator.groups["g"].sessions
         with pytest.raises(StoreUnavailableError):
-            await member.join(coordinator, "g", ("orders",))
+            await member.join(coordinator, "g", TOPICS)
         world.caller.down = False
         await asyncio.sleep(2)
-        await member.join(coordinator, "g", ("orders",))
+        await member.join(coordinator, "g", TOPICS)
 
 
 @virtual

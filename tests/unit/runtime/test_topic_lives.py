@@ -250,19 +250,19 @@ async def test_the_watch_counts_what_retention_took() -> None:
 
 
 @asynccontextmanager
-async def quiet(world: World, partitions: int = 1) -> AsyncIterator[tuple[Coordinator, FakeMember]]:
+async def quiet(partitions: int = 1) -> AsyncIterator[tuple[World, Coordinator, FakeMember]]:
     """A member that has finished 10 records of each partition, and a silence after them."""
+    world = world_with(10, partitions=partitions)
     async with world.one_member(max_poll_records=5_000) as (coordinator, member):
         await accept(member, *await member.take(10 * partitions))
         await asyncio.sleep(SILENCE_S * 2)
-        yield coordinator, member
+        yield world, coordinator, member
 
 
 @virtual
 async def test_nothing_of_a_new_life_passes_for_the_former_one() -> None:
     partitions = 100
-    world = world_with(10, partitions=partitions)
-    async with quiet(world, partitions) as (coordinator, member):
+    async with quiet(partitions) as (world, coordinator, member):
         former = coordinator.groups["g"].topic_ids["orders"]
         world.log.describes.clear()
         world.make_again(30, partitions)
@@ -279,8 +279,7 @@ async def test_nothing_of_a_new_life_passes_for_the_former_one() -> None:
 @virtual
 @pytest.mark.parametrize("failures", [1, 5])
 async def test_records_wait_for_a_look_that_works(failures: int) -> None:
-    world = world_with(10)
-    async with quiet(world) as (_, member):
+    async with quiet() as (world, _, member):
         world.log.describe_failures = failures
         world.make_again(30)
         await asyncio.sleep(0.04)
@@ -292,8 +291,7 @@ async def test_records_wait_for_a_look_that_works(failures: int) -> None:
 
 @virtual
 async def test_a_look_that_takes_long_only_delays() -> None:
-    world = world_with(10)
-    async with quiet(world) as (_, member):
+    async with quiet() as (world, _, member):
         world.log.describe_s = 1.0
         world.log.append("orders", 5)
         await asyncio.sleep(0.5)
@@ -308,8 +306,7 @@ async def test_a_look_that_takes_long_only_delays() -> None:
 
 @virtual
 async def test_a_look_that_never_answers_is_given_up_and_made_again() -> None:
-    world = world_with(10)
-    async with quiet(world) as (coordinator, member):
+    async with quiet() as (world, coordinator, member):
         budget = coordinator.context.budget.used_bytes
         world.log.describe_s = 1e9
         world.log.append("orders", 5)
@@ -325,8 +322,7 @@ async def test_a_look_that_never_answers_is_given_up_and_made_again() -> None:
 
 @virtual
 async def test_records_of_a_topic_that_is_gone_are_dropped_with_its_share_partition() -> None:
-    world = world_with(10)
-    async with quiet(world) as (coordinator, member):
+    async with quiet() as (world, coordinator, member):
         world.log.describe_failures = 3
         world.log.append("orders", 5)
         await asyncio.sleep(0.01)
@@ -339,8 +335,7 @@ async def test_records_of_a_topic_that_is_gone_are_dropped_with_its_share_partit
 
 @virtual
 async def test_records_that_flow_need_no_look() -> None:
-    world = world_with(10)
-    async with quiet(world) as (_, member):
+    async with quiet() as (world, _, member):
         world.log.append("orders")
         await accept(member, *await member.take(1))
         world.log.describes.clear()
@@ -357,8 +352,7 @@ async def test_records_that_flow_need_no_look() -> None:
 
 @virtual
 async def test_a_backlog_is_looked_at_in_time_and_never_waits() -> None:
-    world = world_with(10)
-    async with quiet(world) as (_, member):
+    async with quiet() as (world, _, member):
         world.log.append("orders")
         await accept(member, *await member.take(1))
         world.log.describes.clear()
@@ -400,8 +394,7 @@ async def test_a_re_read_of_a_topic_made_again_is_not_used() -> None:
 
 @virtual
 async def test_a_log_that_is_shorter_because_it_is_another_one_voids_nothing() -> None:
-    world = world_with(10)
-    async with quiet(world) as (_, member):
+    async with quiet() as (world, _, member):
         (row,) = world.store.list_partitions("g")
         world.log.describe_failures = 1_000
         world.make_again(5)

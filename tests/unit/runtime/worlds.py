@@ -50,7 +50,7 @@ def world_with(
 async def accept(member: FakeMember, *deliveries: Delivery) -> None:
     """A member accepts deliveries, one after the other."""
     for delivery in deliveries:
-        await member.settle(delivery)
+        assert (await member.settle(delivery)).error is None
 
 
 @asynccontextmanager
@@ -72,29 +72,28 @@ async def at_work(*members: FakeMember, seconds_per_record: float = 0.0) -> Asyn
 class Crash(NamedTuple):
     """A coordinator dies at a call to the store, which happens all the same or does not."""
 
-    crash_at: int
-    crash_after: bool
+    at: int
+    after: bool
 
+    @classmethod
+    def at_calls(cls, calls: range) -> pytest.MarkDecorator:
+        """Argument `crash` of a test: at each of these calls, once before and once after it."""
+        every = [cls(call, after) for after in (False, True) for call in calls]
+        return pytest.mark.parametrize("crash", every, ids=lambda each: "-".join(map(str, each)))
 
-def at_calls(calls: range) -> pytest.MarkDecorator:
-    """Argument `crash` of a test: at each of these calls, once before and once after it."""
-    crashes_of = [Crash(call, after) for after in (False, True) for call in calls]
-    return pytest.mark.parametrize("crash", crashes_of, ids=lambda c: "-".join(map(str, c)))
-
-
-async def crashes(
-    world: World, crash: Crash, *works: Callable[[Coordinator], Coroutine[Any, Any, None]]
-) -> bool:
-    """A coordinator is killed at its crash, or after 5 s; returns whether at the crash."""
-    coordinator = world.build(crash_at=crash.crash_at, crash_after=crash.crash_after)
-    caller = world.caller
-    await coordinator.start()
-    async with doing(*(work(coordinator) for work in works)):
-        ended = asyncio.create_task(caller.crashed.wait())
-        await asyncio.wait([ended], timeout=5)
-    ended.cancel()
-    await world.kill(coordinator)
-    return caller.crashed.is_set()
+    async def hits(
+        self, world: World, *works: Callable[[Coordinator], Coroutine[Any, Any, None]]
+    ) -> bool:
+        """Kills a coordinator that is at work, at the latest after 5 s; returns if at the call."""
+        coordinator = world.build(crash_at=self.at, crash_after=self.after)
+        caller = world.caller
+        await coordinator.start()
+        async with doing(*(work(coordinator) for work in works)):
+            ended = asyncio.create_task(caller.crashed.wait())
+            await asyncio.wait([ended], timeout=5)
+        ended.cancel()
+        await world.kill(coordinator)
+        return caller.crashed.is_set()
 
 
 def now_s() -> float:
