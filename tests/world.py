@@ -7,15 +7,19 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+from sharecoord.core.delivery import Delivery
 from sharecoord.core.states import RecordState
 from sharecoord.ports import PeerNetwork
 from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.runtime.partition.actor import PartitionActor
 from sharecoord.testing import harness
 from sharecoord.testing.fake_log import FakeLog
+from sharecoord.testing.harness import FakeMember
 from tests.event_book import EventBook
 from tests.invariants import check_partition
 from tests.peers import PeerHub
+
+TOPICS = ("orders",)
 
 
 class World(harness.World):
@@ -47,6 +51,51 @@ class World(harness.World):
         if fleet:
             self.peers.coordinators[coordinator_id] = coordinator
         return coordinator
+
+    def append(self, records: int, partitions: int = 1, topic: str = "orders") -> None:
+        """Writes so many records to each of the first partitions of a topic."""
+        for partition in range(partitions):
+            self.log.append(topic, records, partition=partition)
+
+    def make_again(self, records: int, partitions: int = 1) -> None:
+        """Topic `orders` gets its next life; no turn of the loop sees the moment without it."""
+        self.log.delete("orders")
+        self.log.create("orders", partitions)
+        self.append(records, partitions)
+
+    async def joined(
+        self, coordinator: Coordinator, member_id: str = "m", **wishes: Any
+    ) -> FakeMember:
+        """Adds a member of group `g` that reads `orders`, with wishes as `FakeMember.join` has."""
+        member = self.member(member_id)
+        await member.join(coordinator, "g", TOPICS, **wishes)
+        return member
+
+    @asynccontextmanager
+    async def one_member(
+        self, member_id: str = "m", **wishes: Any
+    ) -> AsyncIterator[tuple[Coordinator, FakeMember]]:
+        """Runs a coordinator with one member, see `joined`, for the length of a block."""
+        async with running(self) as coordinator:
+            yield coordinator, await self.joined(coordinator, member_id, **wishes)
+
+    async def handed(
+        self, coordinator: Coordinator, records: int, member_id: str = "m", **wishes: Any
+    ) -> tuple[FakeMember, Delivery]:
+        """Adds a member, see `joined`, that so many records went to at a stroke, its most."""
+        member = await self.joined(
+            coordinator, member_id, **{"max_poll_records": records, **wishes}
+        )
+        (delivery,) = await member.take(records)
+        return member, delivery
+
+    @asynccontextmanager
+    async def one_delivery(
+        self, records: int, member_id: str = "m", **wishes: Any
+    ) -> AsyncIterator[tuple[Coordinator, FakeMember, Delivery]]:
+        """Runs a coordinator with one member, see `handed`, for the length of a block."""
+        async with running(self) as coordinator:
+            yield coordinator, *await self.handed(coordinator, records, member_id, **wishes)
 
 
 @asynccontextmanager

@@ -81,6 +81,24 @@ async def nothing_comes(member: FakeMember) -> None:
     assert member.deliveries == []
 
 
+async def with_kept_letters(bench: Bench, *offsets: int) -> FakeMember:
+    """A member of whose letters the topic did not take the records."""
+    member = await with_letters(bench)
+    bench.world.dead_letters.most_bytes = 1
+    await reject(member, *offsets)
+    await asyncio.sleep(100)
+    return member
+
+
+async def with_letters_of_three(bench: Bench) -> FakeMember:
+    """A member whose letters go to three partitions in turn."""
+    deliver(bench, partitions=3)
+    member = await with_letters(bench)
+    arrived = itertools.count()
+    bench.world.dead_letters.on_arrival = lambda m: put(bench, m, next(arrived) % 3)
+    return member
+
+
 @virtual
 async def test_a_dry_run_says_what_the_redrive_does(bench: Bench) -> None:
     member = await with_letters(bench)
@@ -176,10 +194,7 @@ async def test_only_this_groups_members_get_this_groups_letters(bench: Bench) ->
 
 @virtual
 async def test_letters_without_their_record_are_counted_by_payload(bench: Bench) -> None:
-    member = await with_letters(bench)
-    bench.world.dead_letters.most_bytes = 1
-    await reject(member, 3, 40, 41)
-    await asyncio.sleep(100)
+    member = await with_kept_letters(bench, 3, 40, 41)
     await bench.admin.alter_group_configs(
         "g", {"errors.deadletterqueue.copy.record.enable": "false"}, []
     )
@@ -211,10 +226,7 @@ def kept_of_lanes(bench: Bench) -> dict[int, bytes | None]:
 async def test_what_is_too_large_for_its_topic_is_redriven_from_the_store(bench: Bench) -> None:
     for record in bench.log.log("orders").records:
         record.headers = [("own", b"%d" % record.offset)]
-    member = await with_letters(bench)
-    bench.world.dead_letters.most_bytes = 1
-    await reject(member, 3, 40, 41)
-    await asyncio.sleep(100)
+    member = await with_kept_letters(bench, 3, 40, 41)
     assert (await run(bench, DISCARD, key_prefix=b"nobody's")).letters == 0
     assert (await run(bench, dry_run=True)).letters == 3
     assert kept_of_lanes(bench) == {}
@@ -240,10 +252,7 @@ async def test_what_is_too_large_for_its_topic_is_redriven_from_the_store(bench:
 
 @virtual
 async def test_what_is_taken_back_needs_no_payload(bench: Bench) -> None:
-    member = await with_letters(bench)
-    bench.world.dead_letters.most_bytes = 1
-    await reject(member, 40, 41)
-    await asyncio.sleep(100)
+    member = await with_kept_letters(bench, 40, 41)
     await bench.leave(member)
     for again in (False, True):
         assert (await run(bench, again=again)).letters == 2
@@ -254,10 +263,7 @@ async def test_what_is_taken_back_needs_no_payload(bench: Bench) -> None:
 
 @virtual
 async def test_one_call_takes_so_many_bytes_of_what_its_topic_did_not_take(bench: Bench) -> None:
-    member = await with_letters(bench)
-    bench.world.dead_letters.most_bytes = 1
-    await reject(member, 40, 41, 42)
-    await asyncio.sleep(100)
+    member = await with_kept_letters(bench, 40, 41, 42)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(letter_plan, "KEPT_BYTES_MAX", 1_000)
         parts = [await run(bench) for _ in range(3)]
@@ -404,10 +410,7 @@ def test_a_store_that_fails_anywhere_loses_and_doubles_nothing(
 
     @virtual
     async def play(bench: Bench) -> None:
-        deliver(bench, partitions=3)
-        member = await with_letters(bench)
-        arrived = itertools.count()
-        bench.world.dead_letters.on_arrival = lambda m: put(bench, m, next(arrived) % 3)
+        member = await with_letters_of_three(bench)
         await reject(member, *range(30))
         take_in, calls = bench.world.store.take_in, itertools.count()
 
@@ -477,10 +480,7 @@ async def test_what_was_not_handed_out_is_withdrawn(bench: Bench) -> None:
 def test_a_rate_too_small_to_be_divided_is_refused(dry_run: bool) -> None:
     @virtual
     async def play(bench: Bench) -> None:
-        deliver(bench, partitions=3)
-        member = await with_letters(bench)
-        arrived = itertools.count()
-        bench.world.dead_letters.on_arrival = lambda m: put(bench, m, next(arrived) % 3)
+        member = await with_letters_of_three(bench)
         await reject(member, *range(6))
         with pytest.raises(InvalidRequestError, match="rate_per_s is 2, and 3 partitions"):
             await run(bench, rate_per_s=2, dry_run=dry_run)

@@ -21,6 +21,7 @@ from sharecoord.runtime.admin.in_flight import PartitionName
 from sharecoord.runtime.admin.reset import NO_PARTITION, ResetCommand, ResetKind, ResetTo
 from sharecoord.runtime.partition.claimed import ActorState
 from tests.unit.admin.support import Bench, virtual
+from tests.unit.runtime.worlds import accept
 
 EARLIEST = ResetTo(ResetKind.EARLIEST)
 LATEST = ResetTo(ResetKind.LATEST)
@@ -223,9 +224,7 @@ async def test_under_traffic_old_tokens_are_dead_and_the_reset_offset_is_next(
 @virtual
 async def test_a_share_partition_that_waits_for_nothing_notices_too(bench: Bench) -> None:
     member = await bench.member()
-    taken = await member.take(100)
-    for delivery in taken:
-        await member.acknowledge(delivery)
+    await accept(member, *await member.take(100))
     assert (await bench.partition()).lag == 0
     await bench.reset(EARLIEST, force=True, orders=(0,))
     again = await member.next_delivery()
@@ -235,8 +234,7 @@ async def test_a_share_partition_that_waits_for_nothing_notices_too(bench: Bench
 @virtual
 async def test_a_share_partition_that_is_loading_notices_too(bench: Bench) -> None:
     member = await bench.member()
-    for delivery in await member.take(100):
-        await member.acknowledge(delivery)
+    await accept(member, *await member.take(100))
     group = bench.coordinator.groups["g"]
     actor = group.partitions["orders", 0]
     # Kafka is away while the share-partition loads: it claimed, and has not read its bounds.
@@ -266,8 +264,7 @@ async def test_a_stopped_share_partition_is_served_again(bench: Bench) -> None:
 @virtual
 async def test_a_reset_whose_outcome_is_unknown_says_so_and_is_noticed(bench: Bench) -> None:
     member = await bench.member()
-    for delivery in await member.take(100):
-        await member.acknowledge(delivery)
+    await accept(member, *await member.take(100))
     error = StoreOutcomeUnknownError("connection lost")
     bench.world.store.fail_next(error, after_commit=True, method="reset_partitions")
     with pytest.raises(StoreOutcomeUnknownError):

@@ -4,56 +4,19 @@ from __future__ import annotations
 
 from sharecoord.eventlog.schema import COLUMN_NAMES, COLUMNS, SCHEMA_VERSION, EventKind
 
-VERSION_1 = [
-    "schema_version",
-    "kind",
-    "time",
-    "coordinator_id",
-    "group_id",
-    "topic",
-    "topic_id",
-    "partition",
-    "change_sequence",
-    "event",
-    "state",
-    "first_offset",
-    "last_offset",
-    "records",
-    "delivery_count",
-    "member_id",
-    "client_id",
-    "available_ms",
-    "age_ms",
-    "held_ms",
-    "work_us",
-    "lock_ms",
-    "lock_left_ms",
-    "delay_ms",
-    "reason",
-    "key",
-    "log_end_offset",
-    "start_offset",
-    "end_offset",
-    "lag",
-    "due",
-    "acquired",
-    "delayed",
-    "archiving",
-    "window_max",
-    "oldest_time",
-    "members",
-    "members_waiting",
-    "demand",
-    "got",
-    "held",
-    "pace_us",
-    "interval_ms",
-]
+VERSION_1 = (
+    "schema_version kind time coordinator_id group_id topic topic_id partition change_sequence "
+    "event state first_offset last_offset records delivery_count member_id client_id available_ms "
+    "age_ms held_ms work_us lock_ms lock_left_ms delay_ms reason key log_end_offset start_offset "
+    "end_offset lag due acquired delayed archiving window_max oldest_time members members_waiting "
+    "demand got held pace_us interval_ms"
+)
 
 
 def test_columns_are_only_ever_added() -> None:
-    assert list(COLUMN_NAMES[: len(VERSION_1)]) == VERSION_1
-    assert (len(COLUMN_NAMES) > len(VERSION_1)) == (SCHEMA_VERSION > 1)
+    names = " ".join(COLUMN_NAMES)
+    assert f"{names} ".startswith(f"{VERSION_1} ")
+    assert (names != VERSION_1) == (SCHEMA_VERSION > 1)
     assert len(set(COLUMN_NAMES)) == len(COLUMN_NAMES)
 
 

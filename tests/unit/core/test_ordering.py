@@ -38,6 +38,13 @@ def key_order(**settings: Any) -> Scene:
     return Scene(ordering=Ordering.KEY, **settings)
 
 
+def one_chain() -> Scene:
+    """Four records of one key, all of them at ann."""
+    scene = key_order()
+    scene.acquire("ann", new=[(0, 3)], keys=[A, A, A, A])
+    return scene
+
+
 def partition_order(**settings: Any) -> Scene:
     """A group in partition order."""
     return Scene(ordering=Ordering.PARTITION, **settings)
@@ -158,16 +165,14 @@ def test_a_failed_record_takes_the_rest_of_its_chain_back_unseen() -> None:
 
 
 def test_what_was_settled_before_is_not_taken_back() -> None:
-    scene = key_order()
-    scene.acquire("ann", new=[(0, 3)], keys=[A, A, A, A])
+    scene = one_chain()
     scene.acknowledge(ACCEPT, 1)
     scene.acknowledge(RELEASE, 0)
     assert scene.states() == [(0, 0, "AVAILABLE", 1), (2, 3, "AVAILABLE", 0)]
 
 
 def test_what_is_settled_in_the_same_request_is_not_taken_back() -> None:
-    scene = key_order()
-    scene.acquire("ann", new=[(0, 3)], keys=[A, A, A, A])
+    scene = one_chain()
     token = scene.tokens()[0]
     scene.send(AcknowledgedRange(0, 0, RELEASE, token), AcknowledgedRange(1, 1, ACCEPT, token))
     assert scene.states() == [(0, 0, "AVAILABLE", 1), (2, 3, "AVAILABLE", 0)]
@@ -207,8 +212,7 @@ def test_a_worn_out_record_breaks_the_chain_too() -> None:
 
 
 def test_the_tail_of_a_chain_may_be_handed_back() -> None:
-    scene = key_order()
-    scene.acquire("ann", new=[(0, 3)], keys=[A, A, A, A])
+    scene = one_chain()
     scene.acknowledge(RETURN, 2, 3)
     assert scene.acquire("bob") == []
     assert scene.acquire("ann", 1) == [(2, 2, 1)]
@@ -216,8 +220,7 @@ def test_the_tail_of_a_chain_may_be_handed_back() -> None:
 
 
 def test_handing_back_the_middle_of_a_chain_takes_its_end_back() -> None:
-    scene = key_order()
-    scene.acquire("ann", new=[(0, 3)], keys=[A, A, A, A])
+    scene = one_chain()
     scene.acknowledge(RETURN, 1)
     assert scene.states() == [(0, 0, "ACQUIRED", 1), (1, 3, "AVAILABLE", 0)]
 
@@ -256,8 +259,7 @@ def test_a_delayed_head_blocks_its_key_only() -> None:
 
 
 def test_gaps_and_forced_archives_unblock_a_key() -> None:
-    scene = key_order()
-    scene.acquire("ann", new=[(0, 3)], keys=[A, A, A, A])
+    scene = one_chain()
     scene.acknowledge(RELEASE, 0, delay_ms=60_000)
     scene.apply(scene.partition.decide_gap(0, 0))
     scene.force(ForceAction.SKIP, 1, 1)

@@ -22,26 +22,35 @@ ALL: dict[str, Any] = {"drained": True, "lock_ms": 30_000}
 """It has worked off all that it held."""
 
 
-def test_a_quick_answer_of_an_idle_member_counts_at_once() -> None:
+def answered(records: int, now_ms: int, *, drained: bool = True) -> Pace:
+    """The pace of a member that got records at 0 and has finished these at `now_ms`."""
     pace = Pace()
     pace.started(0)
-    pace.finished(1, 2, drained=True)
+    pace.finished(records, now_ms, drained=drained)
+    return pace
+
+
+def worked(records: int, took_ms: float) -> Pace:
+    """The pace of a busy member that says how long these took it."""
+    pace = Pace()
+    pace.worked(records, took_ms, **BUSY)
+    return pace
+
+
+def test_a_quick_answer_of_an_idle_member_counts_at_once() -> None:
+    pace = answered(1, 2)
     assert pace.prefetch == 100
 
 
 def test_the_tail_of_a_busy_time_says_nothing() -> None:
-    pace = Pace()
-    pace.started(0)
-    pace.finished(6, 400, drained=False)
+    pace = answered(6, 400, drained=False)
     assert pace.prefetch == 3
     pace.finished(2, 401, drained=True)
     assert pace.prefetch == 3
 
 
 def test_a_member_that_gets_slow_is_followed_down() -> None:
-    pace, now = Pace(), 0
-    pace.started(0)
-    pace.finished(100, 10, drained=True)
+    pace, now = answered(100, 10), 0
     assert pace.prefetch == 2_000
     for _ in range(40):
         pace.started(now)
@@ -51,15 +60,12 @@ def test_a_member_that_gets_slow_is_followed_down() -> None:
 
 
 def test_a_member_that_works_something_off_gets_one_at_least() -> None:
-    pace = Pace()
-    pace.started(0)
-    pace.finished(1, 5_000, drained=True)
+    pace = answered(1, 5_000)
     assert pace.prefetch == 1
 
 
 def test_the_members_own_time_counts_without_the_way() -> None:
-    pace = Pace()
-    pace.worked(1, 50.0, **BUSY)
+    pace = worked(1, 50.0)
     assert pace.prefetch == 4
     for _ in range(10):
         pace.worked(4, 200.0, **BUSY)
@@ -67,8 +73,7 @@ def test_the_members_own_time_counts_without_the_way() -> None:
 
 
 def test_short_times_are_added_up_before_they_count() -> None:
-    pace = Pace()
-    pace.worked(1, 10.0, **BUSY)
+    pace = worked(1, 10.0)
     assert pace.prefetch == 20
     for _ in range(4):
         pace.worked(1, 11.0, **BUSY)
@@ -80,8 +85,7 @@ def test_short_times_are_added_up_before_they_count() -> None:
 
 
 def test_no_time_at_all_is_a_bounded_pace() -> None:
-    pace = Pace()
-    pace.worked(1_000, 0.000_001, **BUSY)
+    pace = worked(1_000, 0.000_001)
     assert pace.prefetch == 20_000_000
 
 

@@ -277,6 +277,14 @@ def test_archiving_does_not_use_up_the_window() -> None:
     assert scene.partition.room == 3
 
 
+def failed_once(last: int, *, limit: int) -> Scene:
+    """Records from 0 on that were handed out and released once."""
+    scene = Scene(delivery_limit=limit)
+    scene.acquire(new=[(0, last)])
+    scene.release_all()
+    return scene
+
+
 def test_a_record_is_handed_out_as_often_as_the_limit_says() -> None:
     scene = Scene(delivery_limit=5)
     deliveries = scene.acquire(new=[(0, 0)])
@@ -288,9 +296,7 @@ def test_a_record_is_handed_out_as_often_as_the_limit_says() -> None:
 
 
 def test_lowering_the_limit_archives_at_the_next_release() -> None:
-    scene = Scene(delivery_limit=5)
-    scene.acquire(new=[(0, 9)])
-    scene.release_all()
+    scene = failed_once(9, limit=5)
     scene.acquire()
     scene.set(delivery_limit=2)
     scene.release_all()
@@ -298,18 +304,14 @@ def test_lowering_the_limit_archives_at_the_next_release() -> None:
 
 
 def test_lowering_the_limit_archives_what_is_due_at_the_next_acquire() -> None:
-    scene = Scene(delivery_limit=5)
-    scene.acquire(new=[(0, 9)])
-    scene.release_all()
+    scene = failed_once(9, limit=5)
     scene.set(delivery_limit=1)
     assert scene.acquire(new=[(10, 12)]) == [(10, 12, 1)]
     assert scene.span() == (10, 13)
 
 
 def test_raising_the_limit_lets_a_record_go_on() -> None:
-    scene = Scene(delivery_limit=2)
-    scene.acquire(new=[(0, 0)])
-    scene.release_all()
+    scene = failed_once(0, limit=2)
     scene.acquire()
     scene.set(delivery_limit=3)
     scene.release_all()

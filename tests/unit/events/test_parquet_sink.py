@@ -6,6 +6,7 @@ import errno
 import os
 import stat
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -220,12 +221,19 @@ def no_room(*_: Any, **__: Any) -> int:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
+@contextmanager
+def full_disk(where: str) -> Iterator[None]:
+    """What writes finds no room, for the length of a block."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(f"sharecoord.events.{where}", no_room)
+        yield
+
+
 def test_rows_that_find_no_room_are_counted_and_said_later(
-    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
     world.put(block("g", 0, 2))
-    with monkeypatch.context() as patch:
-        patch.setattr("sharecoord.events.spool.os.pwrite", no_room)
+    with full_disk("spool.os.pwrite"):
         world.put(block("g", 2, 3))
         world.put(block("g", 5, 1))
         assert world.counts == (6, 2, 4)
@@ -243,12 +251,9 @@ def test_rows_that_find_no_room_are_counted_and_said_later(
     assert [(row["group_id"], row["time"].microsecond) for row in rows] == [("", 7)]
 
 
-def test_the_loss_is_said_also_when_no_more_rows_come(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_loss_is_said_also_when_no_more_rows_come(world: World) -> None:
     world.put(block("g", 0, 2))
-    with monkeypatch.context() as patch:
-        patch.setattr("sharecoord.events.spool.os.pwrite", no_room)
+    with full_disk("spool.os.pwrite"):
         world.put(block("g", 2, 3))
         world.pass_s(RETRY_S)
         assert world.sink.counts.unsaid == 3
@@ -259,11 +264,8 @@ def test_the_loss_is_said_also_when_no_more_rows_come(
     assert lost_said(world.root) == 3
 
 
-def test_a_row_of_kind_lost_that_is_lost_is_said_again(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr("sharecoord.events.spool.os.pwrite", no_room)
+def test_a_row_of_kind_lost_that_is_lost_is_said_again(world: World) -> None:
+    with full_disk("spool.os.pwrite"):
         world.put(lost_block(NOON_US, 40))
         world.put(lost_block(NOON_US, 2))
     assert world.counts == (2, 0, 2)
@@ -273,10 +275,9 @@ def test_a_row_of_kind_lost_that_is_lost_is_said_again(
 
 
 def test_rows_wait_in_the_spool_while_files_can_not_be_written(
-    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr("sharecoord.events.parquet_files.make_directories", no_room)
+    with full_disk("parquet_files.make_directories"):
         world.put(block("g", 0, 2))
         world.pass_s(AGE_S)
         world.put(block("g", 2, 2))
@@ -295,8 +296,7 @@ def test_the_spool_is_bounded_while_files_can_not_be_written(
 ) -> None:
     monkeypatch.setattr(parquet_sink, "FILES_PER_SEGMENT", 1)
     world.restarted(file_max_bytes=2_000)
-    with monkeypatch.context() as patch:
-        patch.setattr("sharecoord.events.parquet_files.make_directories", no_room)
+    with full_disk("parquet_files.make_directories"):
         for n in range(200):
             world.put(block("g", n, 1))
             world.settle()
@@ -312,12 +312,9 @@ def test_the_spool_is_bounded_while_files_can_not_be_written(
     assert lost_said(world.root) == lost
 
 
-def test_a_close_that_finds_no_room_leaves_the_spool(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_close_that_finds_no_room_leaves_the_spool(world: World) -> None:
     world.put(block("g", 0, 2))
-    with monkeypatch.context() as patch:
-        patch.setattr("sharecoord.events.parquet_files.make_directories", no_room)
+    with full_disk("parquet_files.make_directories"):
         world.sink.close()
     assert len(spool_files(world.root)) == 1
     world.restarted()

@@ -74,16 +74,24 @@ class Sink:
         raise AssertionError
 
 
-async def test_a_mistake_while_reading_starts_the_partitions_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    consumer = FakeConsumer()
+async def first_records(
+    monkeypatch: pytest.MonkeyPatch, consumer: FakeConsumer
+) -> tuple[KafkaLogReader, Sink]:
+    """A reader that restarts at once, when its first records have come."""
     monkeypatch.setattr(log_reader, "make_consumer", lambda *_, **__: consumer)
     monkeypatch.setattr(log_reader, "RESTART_DELAY_S", 0.0)
     reader, sink = KafkaLogReader({}), Sink()
     reader.read("t", 0, 0, committed=False, sink=sink)
     async with asyncio.timeout(20):
         await sink.came.wait()
+    return reader, sink
+
+
+async def test_a_mistake_while_reading_starts_the_partitions_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    consumer = FakeConsumer()
+    reader, sink = await first_records(monkeypatch, consumer)
     assert consumer.assigned == [0, 0]
     assert [chunk.values for chunk in sink.chunks] == [[b"a"]]
     await reader.close()
@@ -104,12 +112,7 @@ class StubbornConsumer(FakeConsumer):
 
 async def test_a_restart_that_fails_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
     consumer = StubbornConsumer()
-    monkeypatch.setattr(log_reader, "make_consumer", lambda *_, **__: consumer)
-    monkeypatch.setattr(log_reader, "RESTART_DELAY_S", 0.0)
-    reader, sink = KafkaLogReader({}), Sink()
-    reader.read("t", 0, 0, committed=False, sink=sink)
-    async with asyncio.timeout(20):
-        await sink.came.wait()
+    reader, _ = await first_records(monkeypatch, consumer)
     assert (consumer.refusals, consumer.assigned) == (0, [0, 0])
     await reader.close()
 
@@ -321,6 +324,16 @@ async def asked_again(consumer: TwoPartitions) -> None:
             await asyncio.sleep(0)
 
 
+async def reading_a_full_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> tuple[KafkaLogReader, TwoPartitions, log_reader.Reading]:
+    """A reader of two partitions, one of which has been full for long enough."""
+    reader, consumer, (full, _) = await reading_of_two(monkeypatch, full_s=0.001)
+    full.want_more(wanted=False)
+    await asked_again(consumer)
+    return reader, consumer, full
+
+
 async def test_a_partition_that_is_full_for_a_moment_is_not_paused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -341,9 +354,7 @@ async def test_a_partition_that_is_full_for_a_moment_is_not_paused(
 async def test_a_partition_that_stays_full_is_paused_and_keeps_nobody_waiting(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    reader, consumer, (full, _) = await reading_of_two(monkeypatch, full_s=0.001)
-    full.want_more(wanted=False)
-    await asked_again(consumer)
+    reader, consumer, full = await reading_a_full_one(monkeypatch)
     assert consumer.changes == [("pause", 0)]
     full.want_more(wanted=True)
     await asked_again(consumer)
@@ -367,9 +378,7 @@ async def test_a_reading_that_ends_while_it_is_paused_leaves_no_pause_behind(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """librdkafka keeps a pause over an unassignment: the next reading would wait for ever."""
-    reader, consumer, (full, _) = await reading_of_two(monkeypatch, full_s=0.001)
-    full.want_more(wanted=False)
-    await asked_again(consumer)
+    reader, consumer, full = await reading_a_full_one(monkeypatch)
     full.close()
     assert consumer.changes == [("pause", 0), ("resume", 0)]
     await reader.close()

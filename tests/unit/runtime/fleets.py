@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator
+from typing import Any
 
 from sharecoord.runtime.admin.admin import Admin, CoordinatorInfo
 from sharecoord.runtime.coordinator import Coordinator
@@ -59,6 +60,16 @@ class Fleet:
         self.world.peers.gone(name)
         await coordinator.close()
 
+    def admin(self, name: str) -> Admin:
+        """What an operator does at one of them."""
+        return admin_of(self.all[name])
+
+    def caller(self, name: str) -> VirtualStoreCaller:
+        """The way of one of them to the store."""
+        caller = self.all[name].context.caller
+        assert isinstance(caller, VirtualStoreCaller), "of these tests"
+        return caller
+
     def owned(self) -> dict[str, set[int]]:
         """Which partitions each one serves."""
         return {
@@ -76,16 +87,18 @@ async def fleet_of(world: World, *names: str) -> AsyncIterator[Fleet]:
     await fleet.close()
 
 
+@contextlib.asynccontextmanager
+async def joined_fleet(
+    world: World, *names: str, at: str = "a", **wishes: Any
+) -> AsyncIterator[tuple[Fleet, FakeMember]]:
+    """A fleet, and a member whose stream is `at` one of them; its wishes as `World.joined` has."""
+    async with fleet_of(world, *names) as fleet:
+        yield fleet, await world.joined(fleet.all[at], **wishes)
+
+
 def admin_of(coordinator: Coordinator) -> Admin:
     """What an operator does at one of them."""
     return Admin(coordinator, INFO)
-
-
-def caller_of(coordinator: Coordinator) -> VirtualStoreCaller:
-    """The way of one of them to the store."""
-    caller = coordinator.context.caller
-    assert isinstance(caller, VirtualStoreCaller), "of these tests"
-    return caller
 
 
 def everything_finished(world: World, records: int) -> bool:

@@ -26,8 +26,6 @@ READ_BYTES = 50 * RECORD_BYTES
 SLACK_BYTES = 4 * READ_BYTES
 """What may come between two looks: one read of each of the partitions of these tests."""
 
-TOPICS = ("orders",)
-
 
 def world_of(*records: int, **defaults: str) -> World:
     """Topic `orders` with a partition for each number of records, 1 kB each in memory."""

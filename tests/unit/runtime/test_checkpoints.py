@@ -11,14 +11,14 @@ from sharecoord.core.letters.dead_letters import PREFIX
 from sharecoord.core.partition.share_partition import AcknowledgedRange
 from sharecoord.core.states import AcknowledgeOutcome, AcknowledgeType
 from sharecoord.errors import InvalidRequestError, LimitExceededError, StoreOutcomeUnknownError
+from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.store.book_entries import CHECKPOINT
 from sharecoord.testing.harness import FakeMember
 from sharecoord.testing.virtual_time import virtual
-from tests.unit.runtime.fleets import fleet_of
-from tests.unit.runtime.worlds import counts, joined, one_member, until, world_with
+from tests.unit.runtime.fleets import joined_fleet
+from tests.unit.runtime.worlds import Crash, counts, until, world_with
 from tests.world import World, actor_of, running
 
-TOPICS = ("orders",)
 RELEASE, REJECT = AcknowledgeType.RELEASE, AcknowledgeType.REJECT
 
 
@@ -49,8 +49,7 @@ def stored(world: World) -> dict[int, bytes]:
 @virtual
 async def test_the_next_delivery_shows_it_until_the_record_is_finished() -> None:
     world = world_with(5)
-    async with one_member(world, max_poll_records=100) as (coordinator, member):
-        (delivery,) = await member.take(5)
+    async with world.one_delivery(5, max_poll_records=100) as (coordinator, member, delivery):
         assert delivery.checkpoints == ()
         assert done(await keep(member, delivery, 3, b"one"))
         assert stored(world) == {3: b"one"}, "durable before the answer"
@@ -72,8 +71,7 @@ async def test_the_next_delivery_shows_it_until_the_record_is_finished() -> None
 @virtual
 async def test_the_lock_starts_again_with_it() -> None:
     world = world_with(2, record_lock_duration_ms="10000")
-    async with one_member(world, max_poll_records=100) as (coordinator, member):
-        (delivery,) = await member.take(2)
+    async with world.one_delivery(2, max_poll_records=100) as (coordinator, member, delivery):
         await asyncio.sleep(8)
         result = await keep(member, delivery, 0, b"half")
         assert result.lock_remaining_ms == 10_000
@@ -86,11 +84,9 @@ async def test_the_lock_starts_again_with_it() -> None:
 @virtual
 async def test_a_lock_that_ends_leaves_it_to_the_next_member() -> None:
     world = world_with(1, record_lock_duration_ms="10000")
-    async with one_member(world, max_poll_records=100) as (coordinator, member):
-        (delivery,) = await member.take(1)
+    async with world.one_delivery(1, max_poll_records=100) as (coordinator, member, delivery):
         await keep(member, delivery, 0, b"half")
-        other = await joined(world, coordinator, "n", max_poll_records=100)
-        (again,) = await other.take(1)
+        _, again = await world.handed(coordinator, 1, "n", max_poll_records=100)
         assert (again.checkpoints, counts(again)) == ([(0, b"half")], {2})
         late = await keep(member, delivery, 0, b"late")
         assert [each.outcome for each in late.exceptions] == [AcknowledgeOutcome.LOCK_LOST]
@@ -100,8 +96,7 @@ async def test_a_lock_that_ends_leaves_it_to_the_next_member() -> None:
 @virtual
 async def test_a_wrong_token_stores_nothing() -> None:
     world = world_with(1)
-    async with one_member(world, max_poll_records=100) as (_, member):
-        (delivery,) = await member.take(1)
+    async with world.one_delivery(1, max_poll_records=100) as (_, member, delivery):
         result = await keep(member, delivery, 0, b"x", token=99)
         assert [each.outcome for each in result.exceptions] == [AcknowledgeOutcome.LOCK_LOST]
         assert stored(world) == {}
@@ -110,8 +105,7 @@ async def test_a_wrong_token_stores_nothing() -> None:
 @virtual
 async def test_a_group_without_renewals_stores_none() -> None:
     world = world_with(1, renew_acknowledge_enable="false")
-    async with one_member(world, max_poll_records=100) as (_, member):
-        (delivery,) = await member.take(1)
+    async with world.one_delivery(1, max_poll_records=100) as (_, member, delivery):
         result = await keep(member, delivery, 0, b"x")
         assert [each.outcome for each in result.exceptions] == [AcknowledgeOutcome.RENEW_DISABLED]
         assert stored(world) == {}
@@ -127,8 +121,7 @@ async def test_a_group_without_renewals_stores_none() -> None:
 )
 async def test_what_the_group_does_not_allow_is_refused(most: str, data: bytes, text: str) -> None:
     world = world_with(1, checkpoint_max_bytes=most)
-    async with one_member(world, max_poll_records=100) as (_, member):
-        (delivery,) = await member.take(1)
+    async with world.one_delivery(1, max_poll_records=100) as (_, member, delivery):
         result = await keep(member, delivery, 0, data)
         assert isinstance(result.error, InvalidRequestError)
         assert text in result.error.message
@@ -140,8 +133,7 @@ async def test_what_the_group_does_not_allow_is_refused(most: str, data: bytes, 
 @virtual
 async def test_a_full_group_refuses_more_and_says_that_a_retry_helps() -> None:
     world = world_with(20, checkpoint_total_max_bytes=str(1 << 20))
-    async with one_member(world, max_poll_records=100) as (_, member):
-        (delivery,) = await member.take(20)
+    async with world.one_delivery(20, max_poll_records=100) as (_, member, delivery):
         results = [await keep(member, delivery, n, b"x" * 65536) for n in range(16)]
         error = results[-1].error
         assert [done(each) for each in results] == [True] * 15 + [False]
@@ -156,8 +148,7 @@ async def test_a_full_group_refuses_more_and_says_that_a_retry_helps() -> None:
 @virtual
 async def test_it_is_counted_as_memory() -> None:
     world = world_with(1)
-    async with one_member(world, max_poll_records=100) as (coordinator, member):
-        (delivery,) = await member.take(1)
+    async with world.one_delivery(1, max_poll_records=100) as (coordinator, member, delivery):
         budget = actor_of(coordinator, "orders").budget
         before, size = budget.used_bytes, delivery.size_bytes
         await keep(member, delivery, 0, b"x" * 5000)
@@ -168,34 +159,22 @@ async def test_it_is_counted_as_memory() -> None:
 
 
 @virtual
-@pytest.mark.parametrize("crash_after", [False, True])
-@pytest.mark.parametrize("crash_at", range(6, 22))
-async def test_a_crash_at_any_call_to_the_store_loses_none_that_was_confirmed(
-    crash_at: int, crash_after: bool
-) -> None:
+@Crash.at_calls(range(6, 22))
+async def test_a_crash_at_any_call_to_the_store_loses_none_that_was_confirmed(crash: Crash) -> None:
     world = world_with(1, record_lock_duration_ms="5000", delivery_count_limit="100")
-    crashing = world.build(crash_at=crash_at, crash_after=crash_after)
-    caller = world.caller
-    await crashing.start()
     confirmed, tried = -1, -1
 
-    async def counts_up() -> None:
+    async def counts_up(first: Coordinator) -> None:
         nonlocal confirmed, tried
-        member = await joined(world, crashing, "m1", max_poll_records=100)
-        (delivery,) = await member.take(1)
+        member, delivery = await world.handed(first, 1, "m1", max_poll_records=100)
         while True:
             tried += 1
             if done(await keep(member, delivery, 0, b"%d" % tried)):
                 confirmed = tried
 
-    work = asyncio.create_task(counts_up())
-    ended = asyncio.create_task(caller.crashed.wait())
-    await asyncio.wait([ended], timeout=5)
-    work.cancel()
-    await world.kill(crashing)
+    await crash.hits(world, counts_up)
     async with running(world) as coordinator:
-        member = await joined(world, coordinator, "m2", max_poll_records=100)
-        (delivery,) = await member.take(1)
+        _, delivery = await world.handed(coordinator, 1, "m2", max_poll_records=100)
         shown = int(delivery.checkpoints[0][1]) if delivery.checkpoints else -1
         assert confirmed <= shown <= tried
 
@@ -203,8 +182,7 @@ async def test_a_crash_at_any_call_to_the_store_loses_none_that_was_confirmed(
 @virtual
 async def test_a_commit_that_fails_leaves_what_was_stored_before() -> None:
     world = world_with(1)
-    async with one_member(world, max_poll_records=100) as (coordinator, member):
-        (delivery,) = await member.take(1)
+    async with world.one_delivery(1, max_poll_records=100) as (coordinator, member, delivery):
         await keep(member, delivery, 0, b"first")
         world.store.fail_next(StoreOutcomeUnknownError("broke"), method="commit")
         result = await keep(member, delivery, 0, b"second")
@@ -219,15 +197,14 @@ async def test_a_commit_that_fails_leaves_what_was_stored_before() -> None:
 @virtual
 async def test_a_fleet_passes_it_on_and_a_new_owner_has_it() -> None:
     world = world_with(1, partitions=4, record_lock_duration_ms="20000")
-    async with fleet_of(world, "a", "b") as fleet:
-        member = await joined(world, fleet.all["a"], max_poll_records=100)
+    async with joined_fleet(world, "a", "b", max_poll_records=100) as (fleet, member):
         held = await member.take(4)
         for delivery in held:
             name = b"p%d" % delivery.key.partition
             assert done(await keep(member, delivery, 0, name))
         await fleet.add("c")
         await fleet.drain("b")
-        other = await joined(world, fleet.all["c"], "n", max_poll_records=100)
+        other = await world.joined(fleet.all["c"], "n", max_poll_records=100)
         for delivery in held:
             await member.settle(delivery, RELEASE)
         member.leave()
@@ -241,8 +218,7 @@ async def test_a_small_one_goes_with_the_dead_letter() -> None:
     world = world_with(3, delivery_count_limit="1")
     world.defaults["errors.deadletterqueue.topic.name"] = "dead"
     world.dead_letters.topics["dead"] = []
-    async with one_member(world, max_poll_records=100) as (coordinator, member):
-        (delivery,) = await member.take(3)
+    async with world.one_delivery(3, max_poll_records=100) as (coordinator, member, delivery):
         await keep(member, delivery, 0, b"half \xff\x00")
         await keep(member, delivery, 1, b"x" * 4097)
         world.dead_letters.down = True
@@ -261,8 +237,7 @@ async def test_a_small_one_goes_with_the_dead_letter() -> None:
 @virtual
 async def test_a_truncated_log_takes_it_away() -> None:
     world = world_with(10)
-    async with one_member(world, max_poll_records=100) as (_, member):
-        (delivery,) = await member.take(10)
+    async with world.one_delivery(10, max_poll_records=100) as (_, member, delivery):
         await keep(member, delivery, 2, b"stays")
         await keep(member, delivery, 7, b"goes")
         world.log.truncate("orders", 5)

@@ -86,6 +86,15 @@ def ok(_: CommitBatch) -> CommitResult:
     return CommitResult(frozenset())
 
 
+def failing(error: SharecoordError) -> Callable[[CommitBatch], CommitResult]:
+    """Every commit fails so."""
+
+    def fail(_: CommitBatch) -> CommitResult:
+        raise error
+
+    return fail
+
+
 class Setup:
     def __init__(self, answer: Callable[[CommitBatch], CommitResult] = ok) -> None:
         self.store = FakeStore(answer)
@@ -108,6 +117,14 @@ class Setup:
     async def close(self) -> None:
         async with asyncio.timeout(60):
             await self.committer.close()
+
+
+def waiting(
+    answer: Callable[[CommitBatch], CommitResult] = ok,
+) -> tuple[Setup, FakeActor, FakeEffect]:
+    """One share-partition, and an effect that waits for its commit."""
+    setup, actor = Setup(answer), FakeActor(1)
+    return setup, actor, setup.add(actor)
 
 
 @virtual
@@ -153,12 +170,8 @@ async def test_a_fenced_partition_pays_alone() -> None:
 async def test_what_gathered_for_a_dropped_incarnation_is_never_released() -> None:
     """While a commit runs, its partition goes on; when the commit fails, all of that is void."""
 
-    def fail(_: CommitBatch) -> CommitResult:
-        raise StoreOutcomeUnknownError("gone")
-
-    setup = Setup(fail)
-    actor = FakeActor(1)
-    first = setup.add(actor)
+    fail = failing(StoreOutcomeUnknownError("gone"))
+    setup, actor, first = waiting(fail)
     await asyncio.sleep(0.0005)
     second = setup.add(actor)
     setup.store.answer = lambda batch: fail(batch) if len(setup.store.batches) == 1 else ok(batch)
@@ -170,9 +183,7 @@ async def test_what_gathered_for_a_dropped_incarnation_is_never_released() -> No
 
 @virtual
 async def test_what_an_inactive_partition_had_decided_is_never_released() -> None:
-    setup = Setup()
-    actor = FakeActor(1)
-    effect = setup.add(actor)
+    setup, actor, effect = waiting()
     actor.alive = False
     await setup.close()
     assert isinstance(effect.error, StoreUnavailableError)
@@ -180,12 +191,7 @@ async def test_what_an_inactive_partition_had_decided_is_never_released() -> Non
 
 @virtual
 async def test_a_loaded_partition_is_not_dropped_for_its_predecessor() -> None:
-    def fail(_: CommitBatch) -> CommitResult:
-        raise StoreOutcomeUnknownError("gone")
-
-    setup = Setup(fail)
-    actor = FakeActor(1)
-    effect = setup.add(actor)
+    setup, actor, effect = waiting(failing(StoreOutcomeUnknownError("gone")))
     await asyncio.sleep(0.0005)
     actor.generation += 1
     await setup.close()
@@ -195,12 +201,7 @@ async def test_a_loaded_partition_is_not_dropped_for_its_predecessor() -> None:
 
 @virtual
 async def test_an_unavailable_store_is_asked_again_then_given_up() -> None:
-    def away(_: CommitBatch) -> CommitResult:
-        raise StoreUnavailableError("away")
-
-    setup = Setup(away)
-    actor = FakeActor(1)
-    effect = setup.add(actor)
+    setup, actor, effect = waiting(failing(StoreUnavailableError("away")))
     setup.committer.remove_member("g", "m", 1)
     await setup.committer.flush()
     assert isinstance(effect.error, StoreUnavailableError)
@@ -219,9 +220,7 @@ async def test_a_store_that_comes_back_at_once_costs_nothing() -> None:
             raise StoreUnavailableError("away")
         return CommitResult(frozenset())
 
-    setup = Setup(away_first)
-    actor = FakeActor(1)
-    effect = setup.add(actor)
+    setup, actor, effect = waiting(away_first)
     await setup.close()
     assert effect.error is None
     assert not actor.dropped
@@ -247,10 +246,7 @@ async def test_a_refused_row_costs_its_own_partition_only() -> None:
 
 @virtual
 async def test_a_store_that_can_not_be_trusted_ends_everything() -> None:
-    def broken(_: CommitBatch) -> CommitResult:
-        raise StoreFatalError("I/O error")
-
-    setup = Setup(broken)
+    setup = Setup(failing(StoreFatalError("I/O error")))
     effect = setup.add(FakeActor(1))
     await setup.close()
     assert [type(e) for e in setup.fatal] == [StoreFatalError]

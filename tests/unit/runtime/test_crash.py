@@ -13,8 +13,8 @@ from sharecoord.errors import SharecoordError
 from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.testing.harness import FakeMember, StreamBrokenError
 from sharecoord.testing.virtual_time import virtual
-from tests.unit.runtime.worlds import TOPICS, counts, joined, now_s, offsets, one_member, world_with
-from tests.world import World, running
+from tests.unit.runtime.worlds import counts, now_s, offsets, world_with
+from tests.world import TOPICS, World, running
 
 CALLS = 45
 """More store calls than the scenario makes before it is done."""
@@ -107,16 +107,14 @@ def test_a_crash_at_any_store_call_loses_nothing(after: bool, forget: bool) -> N
 async def test_locks_tokens_deadlines_and_counts_survive() -> None:
     world = world_with(30)
     first = await world.start()
-    a = await joined(world, first, "a", max_poll_records=10)
-    (released,) = await a.take(10)
+    a, released = await world.handed(first, 10, "a")
     await a.acknowledge(released, AcknowledgeType.RELEASE, first=0, last=4)
     (again,) = await a.take(5)
     await asyncio.sleep(10)
     await world.kill(first)
     await asyncio.sleep(3)
 
-    async with one_member(world, "b", max_poll_records=100) as (second, b):
-        (new,) = await b.take(20)
+    async with world.one_delivery(20, "b", max_poll_records=100) as (second, b, new):
         assert offsets(new) == list(range(10, 30)), "what a holds is not for b"
         assert not await a.join(second, "g", TOPICS, max_poll_records=10, credit=0)
         partition_id = world.database.ids[world.partition("g", "orders")]
@@ -140,12 +138,11 @@ async def test_locks_tokens_deadlines_and_counts_survive() -> None:
 async def test_a_lock_that_ended_during_an_outage_gets_grace() -> None:
     world = world_with(10)
     first = await world.start()
-    a = await joined(world, first, "a", max_poll_records=10)
-    (delivery,) = await a.take(10)
+    a, delivery = await world.handed(first, 10, "a")
     await asyncio.sleep(20)
     await world.kill(first)
     await asyncio.sleep(20)
-    async with one_member(world, "b", max_poll_records=10) as (second, b):
+    async with world.one_member("b", max_poll_records=10) as (second, b):
         await asyncio.sleep(8)
         assert not b.received
         assert not await a.join(second, "g", TOPICS, credit=0)
@@ -159,7 +156,7 @@ async def test_a_lock_that_ended_during_an_outage_gets_grace() -> None:
 async def test_records_that_were_committed_but_never_sent_come_back_unseen() -> None:
     world = world_with(0)
     first = await world.start()
-    a = await joined(world, first, "a", max_poll_records=10)
+    a = await world.joined(first, "a", max_poll_records=10)
     await asyncio.sleep(1.5)
     caller = world.caller
     caller.crash_at, caller.crash_after = caller.calls + 1, True
@@ -184,11 +181,9 @@ async def test_records_that_were_committed_but_never_sent_come_back_unseen() -> 
 async def test_who_never_comes_back_is_waited_for_and_its_delivery_counts() -> None:
     world = world_with(10)
     first = await world.start()
-    a = await joined(world, first, "a", max_poll_records=10)
-    await a.take(10)
+    await world.handed(first, 10, "a")
     await world.kill(first)
-    async with one_member(world, "b", max_poll_records=10) as (second, b):
-        (delivery,) = await b.take(10)
+    async with world.one_delivery(10, "b") as (second, _, delivery):
         assert counts(delivery) == {2}
         assert now_s() >= 30
         await asyncio.sleep(20)

@@ -24,8 +24,8 @@ from sharecoord.runtime.partition.letter_sender import AGAIN_S
 from sharecoord.store.book_entries import DEAD_LETTER
 from sharecoord.testing.harness import FakeMember
 from sharecoord.testing.virtual_time import virtual
-from tests.unit.runtime.worlds import TOPICS, counts, joined, offsets, one_member, until, world_with
-from tests.world import World, actor_of, running
+from tests.unit.runtime.worlds import Crash, counts, doing, offsets, until, world_with
+from tests.world import TOPICS, World, actor_of, running
 
 REJECT, RELEASE = AcknowledgeType.REJECT, AcknowledgeType.RELEASE
 NAME = "errors.deadletterqueue.topic.name"
@@ -75,13 +75,19 @@ async def reject(member: FakeMember, delivery: Delivery) -> None:
     await member.settle(delivery, REJECT)
 
 
+async def rejecting(world: World, coordinator: Coordinator, name: str, most: int) -> None:
+    member = await world.joined(coordinator, name, max_poll_records=most)
+    while True:
+        for delivery in await member.take(1):
+            await reject(member, delivery)
+
+
 @virtual
 async def test_a_rejected_record_arrives_byte_for_byte() -> None:
     world = letters_world(0)
     headers = [("a", b"1"), ("a", None), ("", b"\xff\x00"), ("größe", b"")]
     world.log.append("orders", 1, key=b"\x00k", headers=headers)
-    async with one_member(world, max_poll_records=100) as (_, member):
-        (delivery,) = await member.take(1)
+    async with world.one_delivery(1, max_poll_records=100) as (_, member, delivery):
         await reject(member, delivery)
         await until(lambda: world.start_offset("g", "orders") == 1, step_s=0.01)
         (message,) = arrived(world)
@@ -101,7 +107,7 @@ async def test_a_rejected_record_arrives_byte_for_byte() -> None:
 @virtual
 async def test_the_last_failure_makes_a_dead_letter() -> None:
     world = letters_world(1)
-    async with one_member(world, max_poll_records=100) as (_, member):
+    async with world.one_member(max_poll_records=100) as (_, member):
         for _ in range(5):
             (delivery,) = await member.take(1)
             await member.settle(delivery, RELEASE)
@@ -116,14 +122,13 @@ async def test_it_tells_who_had_the_record_since_when_and_what_they_said_over_a_
     world = letters_world(1)
     async with running(world) as coordinator:
         for name, words in (("ann", "no such customer"), ("bob", None), ("ann", None)):
-            member = world.member(name)
-            await member.join(coordinator, "g", TOPICS, max_poll_records=1)
+            member = await world.joined(coordinator, name, max_poll_records=1)
             (delivery,) = await member.take(1)
             await release(member, delivery, words)
             member.leave()
             await asyncio.sleep(101)
         await world.kill(coordinator)
-    async with one_member(world, "eve", max_poll_records=1) as (_, member):
+    async with world.one_member("eve", max_poll_records=1) as (_, member):
         for _ in range(2):
             (delivery,) = await member.take(1)
             await member.settle(delivery, RELEASE)
@@ -141,8 +146,7 @@ async def test_it_tells_who_had_the_record_since_when_and_what_they_said_over_a_
 async def test_letters_wait_while_the_topic_is_away_and_hold_nothing_up() -> None:
     world = letters_world(50)
     world.dead_letters.down = True
-    async with one_member(world, max_poll_records=50) as (coordinator, member):
-        (delivery,) = await member.take(50)
+    async with world.one_delivery(50) as (coordinator, member, delivery):
         await reject(member, delivery)
         world.log.append("orders", 10)
         (after,) = await member.take(10)
@@ -161,8 +165,7 @@ async def test_letters_wait_while_the_topic_is_away_and_hold_nothing_up() -> Non
 async def test_what_a_killed_coordinator_left_is_sent_by_the_next() -> None:
     world = letters_world(20)
     world.dead_letters.forgets = True
-    async with one_member(world, max_poll_records=100) as (coordinator, member):
-        (delivery,) = await member.take(20)
+    async with world.one_delivery(20, max_poll_records=100) as (coordinator, member, delivery):
         await reject(member, delivery)
         await until(lambda: len(arrived(world)) == 20, step_s=0.01)
         await world.kill(coordinator)
@@ -176,41 +179,20 @@ async def test_what_a_killed_coordinator_left_is_sent_by_the_next() -> None:
 
 
 @virtual
-@pytest.mark.parametrize("crash_after", [False, True])
-@pytest.mark.parametrize("crash_at", range(8, 24))
-async def test_a_crash_at_any_call_to_the_store_loses_none(
-    crash_at: int, crash_after: bool
-) -> None:
+@Crash.at_calls(range(8, 24))
+async def test_a_crash_at_any_call_to_the_store_loses_none(crash: Crash) -> None:
     world = letters_world(6)
-    crashing = world.build(crash_at=crash_at, crash_after=crash_after)
-    caller = world.caller
-    await crashing.start()
-
-    async def rejects(coordinator: Coordinator, name: str) -> None:
-        member = world.member(name)
-        await member.join(coordinator, "g", TOPICS, max_poll_records=2)
-        while True:
-            for delivery in await member.take(1):
-                await reject(member, delivery)
-
-    work = asyncio.create_task(rejects(crashing, "m1"))
-    ended = asyncio.create_task(caller.crashed.wait())
-    await asyncio.wait([ended], timeout=5)
-    work.cancel()
-    await world.kill(crashing)
-    async with running(world) as coordinator:
-        work = asyncio.create_task(rejects(coordinator, "m2"))
+    await crash.hits(world, lambda first: rejecting(world, first, "m1", 2))
+    async with running(world) as coordinator, doing(rejecting(world, coordinator, "m2", 2)):
         await until(lambda: set(offsets_of(arrived(world))) == set(range(6)), step_s=0.1)
         await until(lambda: world.start_offset("g", "orders") == 6, step_s=0.1)
-        work.cancel()
     assert outbox(world) == []
 
 
 @virtual
 async def test_a_payload_that_memory_has_no_more_is_read_again() -> None:
     world = letters_world(10)
-    async with one_member(world, max_poll_records=100) as (coordinator, member):
-        (delivery,) = await member.take(10)
+    async with world.one_delivery(10, max_poll_records=100) as (coordinator, member, delivery):
         actor_of(coordinator, "orders").cache.clear()
         await reject(member, delivery)
         await until(lambda: world.start_offset("g", "orders") == 10, step_s=0.01)
@@ -221,8 +203,7 @@ async def test_a_payload_that_memory_has_no_more_is_read_again() -> None:
 @virtual
 async def test_a_payload_that_the_log_has_no_more_leaves_its_headers() -> None:
     world = letters_world(10)
-    async with one_member(world, max_poll_records=100) as (coordinator, member):
-        (delivery,) = await member.take(10)
+    async with world.one_delivery(10, max_poll_records=100) as (coordinator, member, delivery):
         actor_of(coordinator, "orders").cache.clear()
         world.log.move_log_start("orders", 4)
         await reject(member, delivery)
@@ -238,8 +219,7 @@ async def test_a_payload_that_the_log_has_no_more_leaves_its_headers() -> None:
 async def test_what_the_topic_does_not_take_stays_in_the_store() -> None:
     world = letters_world(3)
     world.dead_letters.most_bytes = 0
-    async with one_member(world, max_poll_records=100) as (coordinator, member):
-        (delivery,) = await member.take(3)
+    async with world.one_delivery(3, max_poll_records=100) as (coordinator, member, delivery):
         await reject(member, delivery)
         await until(lambda: world.start_offset("g", "orders") == 3, step_s=0.01)
         assert {text(message, PAYLOAD_HEADER) for message in arrived(world)} == {"kept"}
@@ -256,8 +236,7 @@ async def test_what_the_topic_does_not_take_stays_in_the_store() -> None:
 async def test_what_waits_is_sent_without_members() -> None:
     world = letters_world(10)
     world.dead_letters.down = True
-    async with one_member(world, max_poll_records=100) as (coordinator, member):
-        (delivery,) = await member.take(10)
+    async with world.one_delivery(10, max_poll_records=100) as (coordinator, member, delivery):
         actor_of(coordinator, "orders").cache.clear()
         world.log.set_down(down=True)
         await reject(member, delivery)
@@ -275,8 +254,7 @@ async def test_what_waits_is_sent_without_members() -> None:
 @virtual
 async def test_headers_alone_go_where_the_group_says_so() -> None:
     world = letters_world(2, copy_record_enable="false")
-    async with one_member(world, max_poll_records=100) as (_, member):
-        (delivery,) = await member.take(2)
+    async with world.one_delivery(2, max_poll_records=100) as (_, member, delivery):
         await reject(member, delivery)
         await until(lambda: world.start_offset("g", "orders") == 2, step_s=0.01)
         assert {(m.key, m.value, text(m, PAYLOAD_HEADER)) for m in arrived(world)} == {
@@ -288,7 +266,7 @@ async def test_headers_alone_go_where_the_group_says_so() -> None:
 async def test_a_full_outbox_stops_the_group_until_there_is_room() -> None:
     world = letters_world(0, outbox_max_bytes=str(1 << 20))
     world.dead_letters.down = True
-    async with one_member(world, max_poll_records=100) as (_, member):
+    async with world.one_member(max_poll_records=100) as (_, member):
         for _ in range(11):
             world.log.append("orders", 1, headers=[("pad", bytes(100_000))])
             (delivery,) = await member.take(1)
@@ -306,8 +284,7 @@ async def test_a_full_outbox_stops_the_group_until_there_is_room() -> None:
 async def test_a_topic_is_made_where_that_is_allowed() -> None:
     world = letters_world(2, auto_create_topics_enable="true")
     del world.dead_letters.topics["dead"]
-    async with one_member(world, max_poll_records=100) as (_, member):
-        (delivery,) = await member.take(2)
+    async with world.one_delivery(2, max_poll_records=100) as (_, member, delivery):
         await reject(member, delivery)
         await until(lambda: world.start_offset("g", "orders") == 2, step_s=0.01)
         assert world.dead_letters.made == ["dead"]
@@ -317,8 +294,7 @@ async def test_a_topic_is_made_where_that_is_allowed() -> None:
 async def test_letters_go_to_the_topic_that_is_set_in_the_meantime() -> None:
     world = letters_world(2)
     world.dead_letters.topics = {"other": []}
-    async with one_member(world, max_poll_records=100) as (coordinator, member):
-        (delivery,) = await member.take(2)
+    async with world.one_delivery(2, max_poll_records=100) as (coordinator, member, delivery):
         await reject(member, delivery)
         await asyncio.sleep(20 * AGAIN_S)
         assert outbox(world) == [0, 1]
@@ -330,7 +306,7 @@ async def test_letters_go_to_the_topic_that_is_set_in_the_meantime() -> None:
 @virtual
 async def test_a_delivery_after_a_reset_is_another_letter() -> None:
     world = letters_world(1)
-    async with one_member(world, max_poll_records=100) as (coordinator, member):
+    async with world.one_member(max_poll_records=100) as (coordinator, member):
         for _ in range(2):
             (delivery,) = await member.take(1)
             assert (offsets(delivery), counts(delivery)) == ([0], {1})
@@ -339,7 +315,7 @@ async def test_a_delivery_after_a_reset_is_another_letter() -> None:
             member.leave()
             await Admin(coordinator, INFO).delete_offsets("g", TOPICS)
             world.ledger.reset(delivery.key)
-            member = await joined(world, coordinator, max_poll_records=100)
+            member = await world.joined(coordinator, max_poll_records=100)
         assert len({text(message, ID_HEADER) for message in arrived(world)}) == 2
 
 
@@ -347,7 +323,7 @@ async def test_a_delivery_after_a_reset_is_another_letter() -> None:
 async def test_bad_settings_are_refused_by_name() -> None:
     world = letters_world(1)
     world.defaults.pop(NAME)
-    async with one_member(world, max_poll_records=100) as (coordinator, member):
+    async with world.one_member(max_poll_records=100) as (coordinator, member):
         await member.take(1)
         admin = Admin(coordinator, INFO)
         with pytest.raises(InvalidConfigError, match="the group reads this topic itself"):

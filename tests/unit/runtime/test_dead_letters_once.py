@@ -22,15 +22,15 @@ from tests.unit.runtime.fleets import fleet_of
 from tests.unit.runtime.test_dead_letters import (
     INFO,
     NAME,
-    TOPICS,
     arrived,
     letters_world,
     offsets_of,
     outbox,
     reject,
+    rejecting,
     text,
 )
-from tests.unit.runtime.worlds import joined, until
+from tests.unit.runtime.worlds import Crash, doing, until
 from tests.world import World, actor_of, running
 
 ONCE = "errors.deadletterqueue.exactly.once"
@@ -40,16 +40,8 @@ def once_world(records: int) -> World:
     return letters_world(records, exactly_once="true")
 
 
-async def rejecting(world: World, coordinator: Coordinator, name: str, most: int) -> None:
-    member = world.member(name)
-    await member.join(coordinator, "g", TOPICS, max_poll_records=most)
-    while True:
-        for delivery in await member.take(1):
-            await reject(member, delivery)
-
-
 async def all_rejected(world: World, coordinator: Coordinator, records: int) -> FakeMember:
-    member = await joined(world, coordinator, max_poll_records=records)
+    member = await world.joined(coordinator, max_poll_records=records)
     for delivery in await member.take(records):
         await reject(member, delivery)
     return member
@@ -98,22 +90,12 @@ async def test_a_kill_at_any_step_of_a_transaction(steps: int, most: int) -> Non
 
 
 @virtual
-@pytest.mark.parametrize("crash_after", [False, True])
-@pytest.mark.parametrize("crash_at", range(8, 24))
-async def test_a_crash_at_any_call_to_the_store(crash_at: int, crash_after: bool) -> None:
+@Crash.at_calls(range(8, 24))
+async def test_a_crash_at_any_call_to_the_store(crash: Crash) -> None:
     world = once_world(6)
-    crashing = world.build(crash_at=crash_at, crash_after=crash_after)
-    caller = world.caller
-    await crashing.start()
-    work = asyncio.create_task(rejecting(world, crashing, "m1", 2))
-    ended = asyncio.create_task(caller.crashed.wait())
-    await asyncio.wait([ended], timeout=5)
-    work.cancel()
-    await world.kill(crashing)
-    async with running(world) as coordinator:
-        work = asyncio.create_task(rejecting(world, coordinator, "m2", 2))
+    await crash.hits(world, lambda first: rejecting(world, first, "m1", 2))
+    async with running(world) as coordinator, doing(rejecting(world, coordinator, "m2", 2)):
         await until(lambda: is_over(world, 6), step_s=0.1)
-        work.cancel()
     assert sorted(offsets_of(arrived(world))) == list(range(6))
 
 
@@ -132,7 +114,7 @@ async def test_a_former_owner_is_fenced_and_who_is_fenced_loads_anew() -> None:
     world = once_world(20)
     world.dead_letters.down = True
     async with running(world) as coordinator:
-        member = await joined(world, coordinator, max_poll_records=10)
+        member = await world.joined(coordinator, max_poll_records=10)
         await reject(member, (await member.take(10))[0])
         actor = actor_of(coordinator, "orders")
         world.dead_letters.down = False
@@ -151,8 +133,7 @@ async def test_a_former_owner_that_stood_still_before_it_opened_sends_nothing() 
     world = once_world(10)
     async with fleet_of(world, "a") as fleet:
         store_of_a = world.caller
-        member = await joined(world, fleet.all["a"], max_poll_records=10)
-        (delivery,) = await member.take(10)
+        member, delivery = await world.handed(fleet.all["a"], 10)
         actor, sink = actor_of(fleet.all["a"], "orders"), fleet.all["a"].context.dead_letters
         assert isinstance(sink, FakeDeadLetterClient)
         goes_on = asyncio.Event()
@@ -169,7 +150,7 @@ async def test_a_former_owner_that_stood_still_before_it_opened_sends_nothing() 
             await fleet.add("b")
         # Of one letter more, which the former owner never had.
         world.log.append("orders", 1)
-        other = await joined(world, fleet.all["b"], "n")
+        other = await world.joined(fleet.all["b"], "n")
         await reject(other, (await other.take(1))[0])
         await until(lambda: is_over(world, 11), step_s=0.01)
         assert actor.partition is not None, "it knows nothing of its successor"

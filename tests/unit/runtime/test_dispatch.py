@@ -14,17 +14,8 @@ from sharecoord.errors import DrainingError
 from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.testing.harness import FakeMember
 from sharecoord.testing.virtual_time import virtual
-from tests.unit.runtime.worlds import (
-    TOPICS,
-    at_work,
-    joined,
-    now_s,
-    offsets,
-    one_member,
-    until,
-    world_with,
-)
-from tests.world import World, actor_of, running
+from tests.unit.runtime.worlds import accept, at_work, now_s, offsets, until, world_with
+from tests.world import TOPICS, World, actor_of, running
 
 
 def jain(shares: Sequence[float]) -> float:
@@ -135,8 +126,7 @@ async def test_who_stops_acknowledging_gets_nothing_more() -> None:
 @virtual
 async def test_one_stuck_record_blocks_nothing() -> None:
     world = world_with(20_000, record_lock_duration_ms="3600000")
-    async with one_member(world, max_poll_records=100) as (_, member):
-        (stuck,) = await member.take(100)
+    async with world.one_delivery(100) as (_, member, stuck):
         await member.acknowledge(stuck, first=1)
         async with at_work(member):
             await asyncio.sleep(30)
@@ -150,8 +140,7 @@ async def test_one_stuck_record_blocks_nothing() -> None:
 @virtual
 async def test_a_full_window_stops_new_data_and_goes_on_redelivering() -> None:
     world = world_with(1_000, partition_max_record_locks="100")
-    async with one_member(world, max_poll_records=500) as (_, member):
-        (delivery,) = await member.take(100)
+    async with world.one_delivery(100, max_poll_records=500) as (_, member, delivery):
         await asyncio.sleep(5)
         assert not member.deliveries, "the window is full"
         await member.acknowledge(delivery, AcknowledgeType.RELEASE, first=50, last=59)
@@ -172,13 +161,10 @@ async def test_a_full_window_stops_new_data_and_goes_on_redelivering() -> None:
 async def test_a_window_that_is_not_set_grows_with_its_members() -> None:
     world = world_with(10_000)
     async with running(world) as coordinator:
-        members = [world.member(f"m{i}") for i in range(600)]
-        for member in members:
-            await member.join(coordinator, "g", TOPICS, max_poll_records=4)
+        members = [await world.joined(coordinator, f"m{i}", max_poll_records=4) for i in range(600)]
         await asyncio.sleep(1)
         first = members[0]
-        for delivery in list(first.deliveries):
-            await first.acknowledge(delivery)
+        await accept(first, *list(first.deliveries))
         await asyncio.sleep(1)
         assert min(m.received for m in members) > 0, "no number of members starves"
 
@@ -190,7 +176,7 @@ async def test_the_first_record_of_a_group_comes_within_half_a_second(existing: 
     async with running(world) as coordinator:
         await asyncio.sleep(7.3)
         start_s = now_s()
-        member = await joined(world, coordinator)
+        member = await world.joined(coordinator)
         if not existing:
             world.log.append("orders", 1)
         await member.next_delivery()
@@ -200,7 +186,7 @@ async def test_the_first_record_of_a_group_comes_within_half_a_second(existing: 
 @virtual
 async def test_a_record_that_arrives_goes_out_at_once() -> None:
     world = world_with(0)
-    async with one_member(world) as (_, member):
+    async with world.one_member() as (_, member):
         for _ in range(20):
             await asyncio.sleep(1.017)
             start_s = now_s()
@@ -213,8 +199,7 @@ async def test_a_record_that_arrives_goes_out_at_once() -> None:
 async def test_a_drain_stops_acquiring_flushes_and_tells_the_members() -> None:
     world = world_with(1_000)
     coordinator = await world.start()
-    member = await joined(world, coordinator, max_poll_records=50)
-    (delivery,) = await member.take(50)
+    member, delivery = await world.handed(coordinator, 50)
     waiting = asyncio.create_task(member.acknowledge(delivery))
     await asyncio.sleep(0)
     await coordinator.drain()
@@ -241,7 +226,7 @@ async def test_a_drain_stops_acquiring_flushes_and_tells_the_members() -> None:
 @virtual
 async def test_nothing_starves_among_many_partitions() -> None:
     world = world_with(50, partitions=20)
-    async with one_member(world, max_poll_records=1) as (coordinator, member):
+    async with world.one_member(max_poll_records=1) as (coordinator, member):
         async with at_work(member, seconds_per_record=0.001):
             await asyncio.sleep(1)
             begun = sum(
@@ -256,7 +241,7 @@ async def test_nothing_starves_among_many_partitions() -> None:
 async def test_credit_comes_back_when_locks_end_before_their_commit() -> None:
     """When they end the credit is still spent; once it is given back the member is served again."""
     world = world_with(0, delivery_count_limit="10")
-    async with one_member(world, credit=10, max_poll_records=10) as (coordinator, member):
+    async with world.one_member(credit=10, max_poll_records=10) as (coordinator, member):
         await asyncio.sleep(1)
         world.caller.delay_s = 0.3
         world.log.append("orders", 10)
@@ -271,7 +256,7 @@ async def test_credit_comes_back_when_locks_end_before_their_commit() -> None:
 @virtual
 async def test_a_partition_that_left_the_group_is_not_kept() -> None:
     world = world_with(10)
-    async with one_member(world, credit=1) as (coordinator, member):
+    async with world.one_member(credit=1) as (coordinator, member):
         await member.take(1)
         dispatcher, actor = coordinator.groups["g"].dispatcher, actor_of(coordinator, "orders")
         assert actor in dispatcher._ready, "it has more, and nobody can take it"
@@ -284,7 +269,7 @@ async def test_a_partition_that_left_the_group_is_not_kept() -> None:
 async def test_a_lone_new_member_gets_what_is_there() -> None:
     """A program that reads alone sees a batch as it was produced, as with Kafka."""
     world = world_with(30)
-    async with one_member(world) as (_, member):
+    async with world.one_member() as (_, member):
         assert offsets(await member.next_delivery()) == list(range(30))
         # Nothing is known of it yet, and still nobody else is there.
         world.log.append("orders", 1_000)
@@ -295,9 +280,9 @@ async def test_a_lone_new_member_gets_what_is_there() -> None:
 @virtual
 async def test_a_new_member_among_others_starts_with_one_record() -> None:
     world = world_with(30)
-    async with one_member(world, "other", max_poll_records=1) as (coordinator, other):
+    async with world.one_member("other", max_poll_records=1) as (coordinator, other):
         await other.next_delivery()
-        member = await joined(world, coordinator)
+        member = await world.joined(coordinator)
         assert len(offsets(await member.next_delivery())) == 1
         await asyncio.sleep(1)
         assert member.received == 1
@@ -307,9 +292,8 @@ async def test_a_new_member_among_others_starts_with_one_record() -> None:
 async def test_who_joins_a_lone_new_member_waits_for_nothing() -> None:
     world = world_with(0)
     async with running(world) as coordinator:
-        first, second = world.member("m1"), world.member("m2")
-        await first.join(coordinator, "g", TOPICS)
-        await second.join(coordinator, "g", TOPICS)
+        first = await world.joined(coordinator, "m1")
+        second = await world.joined(coordinator, "m2")
         world.log.append("orders", 30)
         assert len(offsets(await first.next_delivery())) == 1
         assert len(offsets(await second.next_delivery())) == 1
@@ -318,8 +302,8 @@ async def test_who_joins_a_lone_new_member_waits_for_nothing() -> None:
 @virtual
 async def test_who_stands_where_another_member_was_killed_is_alone() -> None:
     world = world_with(31)
-    async with one_member(world, "killed", max_poll_records=1) as (coordinator, killed):
+    async with world.one_member("killed", max_poll_records=1) as (coordinator, killed):
         await killed.next_delivery()
         killed.disconnect()
-        member = await joined(world, coordinator)
+        member = await world.joined(coordinator)
         assert offsets(await member.next_delivery()) == list(range(1, 31))

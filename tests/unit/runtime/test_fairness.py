@@ -13,8 +13,8 @@ from sharecoord.runtime.member.session import Session, Share
 from sharecoord.testing.harness import FakeMember
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.test_dispatch import accepting
-from tests.unit.runtime.worlds import TOPICS, world_with
-from tests.world import running
+from tests.unit.runtime.worlds import world_with
+from tests.world import TOPICS, running
 
 
 @virtual
@@ -81,9 +81,9 @@ async def test_a_turn_costs_what_it_hands_out(monkeypatch: pytest.MonkeyPatch) -
         return wants(session, held)
 
     async with running(world) as coordinator:
-        members = [world.member(f"m{i}") for i in range(1_000)]
-        for member in members:
-            await member.join(coordinator, "g", TOPICS, max_poll_records=1)
+        members = [
+            await world.joined(coordinator, f"m{i}", max_poll_records=1) for i in range(1_000)
+        ]
         first = [await member.next_delivery() for member in members]
         monkeypatch.setattr(Session, "wants", counted)
         await members[500].settle(first[500])

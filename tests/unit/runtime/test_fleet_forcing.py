@@ -15,15 +15,14 @@ from sharecoord.runtime.admin.force import ForcedRange
 from sharecoord.runtime.admin.in_flight import PartitionName
 from sharecoord.testing.harness import FakeMember
 from sharecoord.testing.virtual_time import virtual
-from tests.unit.runtime.fleets import admin_of, caller_of, everything_finished, fleet_of
-from tests.unit.runtime.worlds import counts, joined, offsets, until, world_with
+from tests.unit.runtime.fleets import everything_finished, joined_fleet
+from tests.unit.runtime.worlds import accept, counts, offsets, until, world_with
 from tests.world import World
 
 SKIP, FINISH, RELEASE = ForceAction.SKIP, ForceAction.FINISH, ForceAction.RELEASE
 FINISHED, LOST = AcknowledgeOutcome.ALREADY_FINISHED, AcknowledgeOutcome.LOCK_LOST
 PARTITIONS, RECORDS = 8, 6
 ALL = PARTITIONS * RECORDS
-TOPIC = ("orders",)
 
 STEPS = {1: (FINISH, "finished"), 2: (SKIP, "archived"), 4: (RELEASE, "available")}
 """What is forced of each partition, and what becomes of it."""
@@ -69,8 +68,7 @@ async def work_off(world: World, member: FakeMember, held: Held, touched: set[in
         said = {(at, e.outcome) for e in result.exceptions for at in range(e.first, e.last + 1)}
         was_forced = {(1, FINISHED), (2, FINISHED), (4, LOST)}
         assert said == (was_forced if partition in touched else set())
-    for delivery in again:
-        assert (await member.settle(delivery)).error is None
+    await accept(member, *again)
     assert everything_finished(world, ALL)
     await asyncio.sleep(60)
     for partition, delivery in held.items():
@@ -86,29 +84,27 @@ def arrivals(world: World, key: PartitionKey, offset: int) -> int:
 @virtual
 async def test_records_of_the_others_share_partitions_are_forced() -> None:
     world = world_with(RECORDS, partitions=PARTITIONS)
-    async with fleet_of(world, "a", "b") as fleet:
-        member = await joined(world, fleet.all["a"], max_poll_records=1000)
+    async with joined_fleet(world, "a", "b", max_poll_records=1000) as (fleet, member):
         held = await holding(world, member)
         owned = fleet.owned()
         assert all(owned.values())
         for name, other in (("a", "b"), ("b", "a")):
             for partition in sorted(owned[other]):
-                await force(admin_of(fleet.all[name]), partition)
+                await force(fleet.admin(name), partition)
         await work_off(world, member, held, {*range(PARTITIONS)})
 
 
 @virtual
 async def test_what_the_other_owner_has_not_read_yet_is_passed_over() -> None:
     world = world_with(300, partitions=PARTITIONS, partition_max_record_locks="100")
-    async with fleet_of(world, "a", "b") as fleet:
-        member = await joined(world, fleet.all["a"], max_poll_records=1000)
+    async with joined_fleet(world, "a", "b", max_poll_records=1000) as (fleet, member):
         held = await member.take(100 * PARTITIONS)
         owned, places = fleet.owned(), dict[int, ForceAction]()
         assert all(owned.values())
         for name, other in (("a", "b"), ("b", "a")):
             for number, partition in enumerate(sorted(owned[other])):
                 places[partition] = action = (FINISH, SKIP)[number % 2]
-                admin = admin_of(fleet.all[name])
+                admin = fleet.admin(name)
                 found = await admin.force_records(
                     "g", PartitionName("orders", partition), 200, 209, action
                 )
@@ -130,13 +126,12 @@ async def test_what_the_other_owner_has_not_read_yet_is_passed_over() -> None:
 @virtual
 async def test_records_are_forced_while_their_share_partitions_move(after_s: float) -> None:
     world = world_with(RECORDS, partitions=PARTITIONS)
-    async with fleet_of(world, "a", "b") as fleet:
-        member = await joined(world, fleet.all["a"], max_poll_records=1000)
+    async with joined_fleet(world, "a", "b", max_poll_records=1000) as (fleet, member):
         held = await holding(world, member)
         before = fleet.owned()
         coming = asyncio.create_task(fleet.add("c"))
         await asyncio.sleep(after_s)
-        admins = [admin_of(fleet.all[name]) for name in "ab"]
+        admins = [fleet.admin(name) for name in "ab"]
         async with asyncio.TaskGroup() as group:
             for partition in range(PARTITIONS):
                 group.create_task(force(admins[partition % 2], partition))
@@ -151,15 +146,14 @@ async def test_records_are_forced_while_their_share_partitions_move(after_s: flo
 @virtual
 async def test_an_owner_dies_right_after_its_records_were_forced(hears: bool) -> None:
     world = world_with(RECORDS, partitions=PARTITIONS)
-    async with fleet_of(world, "a", "b") as fleet:
-        member = await joined(world, fleet.all["a"], max_poll_records=1000)
+    async with joined_fleet(world, "a", "b", max_poll_records=1000) as (fleet, member):
         held = await holding(world, member)
         touched = fleet.owned()["b"]
         assert touched
         # It may not see that its rows have changed: it would load them.
-        caller_of(fleet.all["b"]).down = not hears
+        fleet.caller("b").down = not hears
         for partition in sorted(touched):
-            await force(admin_of(fleet.all["a"]), partition)
+            await force(fleet.admin("a"), partition)
         if hears:
             await asyncio.sleep(0.01)
         await fleet.kill("b")
@@ -170,13 +164,12 @@ async def test_an_owner_dies_right_after_its_records_were_forced(hears: bool) ->
 @virtual
 async def test_who_forced_dies_right_after_it_and_the_owner_goes_on() -> None:
     world = world_with(RECORDS, partitions=PARTITIONS)
-    async with fleet_of(world, "a", "b") as fleet:
-        member = await joined(world, fleet.all["b"], max_poll_records=1000)
+    async with joined_fleet(world, "a", "b", at="b", max_poll_records=1000) as (fleet, member):
         held = await holding(world, member)
         touched = fleet.owned()["b"]
         assert touched
         for partition in sorted(touched):
-            await force(admin_of(fleet.all["a"]), partition)
+            await force(fleet.admin("a"), partition)
         await fleet.kill("a")
         await work_off(world, member, held, touched)
         assert fleet.owned() == {"b": {*range(PARTITIONS)}}

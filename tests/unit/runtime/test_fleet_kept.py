@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -13,19 +15,12 @@ from sharecoord.runtime.coordinator import LOG_START_INTERVAL_S
 from sharecoord.store.book_entries import KEPT_PAYLOAD
 from sharecoord.testing.harness import FakeMember
 from sharecoord.testing.virtual_time import virtual
-from tests.unit.runtime.fleets import (
-    Fleet,
-    admin_of,
-    caller_of,
-    everything_finished,
-    fleet_of,
-)
-from tests.unit.runtime.worlds import counts, joined, now_s, offsets, until, world_with
-from tests.world import World, check_coordinator
+from tests.unit.runtime.fleets import Fleet, everything_finished, fleet_of
+from tests.unit.runtime.worlds import accept, counts, now_s, offsets, until, world_with
+from tests.world import TOPICS, World, check_coordinator
 
 PARTITIONS, RECORDS = 8, 4
 ALL = PARTITIONS * RECORDS
-TOPIC = ("orders",)
 DELAY_MS = int(4 * LOG_START_INTERVAL_S * 1000)
 """Long enough for every coordinator to know where its logs begin, and for a lease to end."""
 
@@ -49,8 +44,7 @@ NOTHING: dict[int, list[int]] = {partition: [] for partition in range(PARTITIONS
 
 async def waiting(world: World, fleet: Fleet, name: str) -> FakeMember:
     """A member that has told all records to wait; their topic has forgotten them since."""
-    member = world.member("m")
-    await member.join(fleet.all[name], "g", TOPIC, max_poll_records=1000)
+    member = await world.joined(fleet.all[name], max_poll_records=1000)
     for delivery in await member.take(ALL):
         result = await member.acknowledge(delivery, AcknowledgeType.RELEASE, delay_ms=DELAY_MS)
         assert result.error is None
@@ -58,6 +52,14 @@ async def waiting(world: World, fleet: Fleet, name: str) -> FakeMember:
     assert kept(world) == EVERY
     forget(world, fleet)
     return member
+
+
+@asynccontextmanager
+async def all_waiting() -> AsyncIterator[tuple[World, Fleet, FakeMember]]:
+    """Coordinators a and b, and a member of a that has told all records to wait, see `waiting`."""
+    world = keeping_world()
+    async with fleet_of(world, "a", "b") as fleet:
+        yield world, fleet, await waiting(world, fleet, "a")
 
 
 def forget(world: World, fleet: Fleet) -> None:
@@ -99,9 +101,7 @@ def check_end(world: World, fleet: Fleet) -> None:
 
 @virtual
 async def test_the_next_owner_delivers_what_was_kept_after_a_hand_over() -> None:
-    world = keeping_world()
-    async with fleet_of(world, "a", "b") as fleet:
-        member = await waiting(world, fleet, "a")
+    async with all_waiting() as (world, fleet, member):
         before = fleet.owned()
         await fleet.add("c")
         await fleet.drain("b")
@@ -117,21 +117,17 @@ async def test_the_next_owner_delivers_what_was_kept_after_a_hand_over() -> None
 @virtual
 async def test_the_next_owner_delivers_what_was_kept_after_a_crash(victim: str) -> None:
     """Also when it was the one that had the member's stream."""
-    world = keeping_world()
-    async with fleet_of(world, "a", "b") as fleet:
-        member = await waiting(world, fleet, "a")
+    async with all_waiting() as (world, fleet, member):
         await fleet.kill(victim)
         if victim == "a":
-            assert await member.join(fleet.all["b"], "g", TOPIC, max_poll_records=1000) == []
+            assert await member.join(fleet.all["b"], "g", TOPICS, max_poll_records=1000) == []
         await come_again(world, fleet, member)
 
 
 @pytest.mark.parametrize("before_ms", [5, 3, 2, 1, 0, -1, -2, -3, -5, -8])
 @virtual
 async def test_what_is_due_while_its_share_partition_moves_comes_once(before_ms: int) -> None:
-    world = keeping_world()
-    async with fleet_of(world, "a", "b") as fleet:
-        member = await waiting(world, fleet, "a")
+    async with all_waiting() as (world, fleet, member):
         due_s = world_due_s(world)
         await asyncio.sleep(due_s - now_s() - before_ms / 1000)
         await fleet.add("c")
@@ -150,7 +146,7 @@ def world_due_s(world: World) -> float:
 async def test_what_was_under_a_lock_when_retention_passed_it_outlives_its_owner() -> None:
     world = keeping_world(record_lock_duration_ms=str(DELAY_MS))
     async with fleet_of(world, "a", "b") as fleet:
-        first = await joined(world, fleet.all["a"], "first", max_poll_records=1000)
+        first = await world.joined(fleet.all["a"], "first", max_poll_records=1000)
         await first.take(ALL)
         assert kept(world) == NOTHING
         for partition in range(PARTITIONS):
@@ -158,21 +154,18 @@ async def test_what_was_under_a_lock_when_retention_passed_it_outlives_its_owner
         await until(lambda: kept(world) == EVERY, step_s=0.5)
         await fleet.kill("b")
         first.leave()
-        member = await joined(world, fleet.all["a"], max_poll_records=1000)
+        member = await world.joined(fleet.all["a"], max_poll_records=1000)
         await come_again(world, fleet, member)
 
 
 @virtual
 async def test_an_owner_that_stood_still_leaves_nothing_of_what_another_has_delivered() -> None:
-    world = keeping_world()
-    async with fleet_of(world, "a", "b") as fleet:
-        member = await waiting(world, fleet, "a")
-        caller = caller_of(fleet.all["b"])
+    async with all_waiting() as (world, fleet, member):
+        caller = fleet.caller("b")
         caller.down, world.database.leases["b"] = True, 0
         await until(lambda: len(fleet.owned()["a"]) == PARTITIONS, step_s=0.1)
         again = await member.take(ALL, timeout_s=10 * DELAY_MS / 1000)
-        for delivery in again:
-            assert (await member.settle(delivery)).error is None
+        await accept(member, *again)
         assert kept(world) == NOTHING
         caller.down = False
         await until(lambda: fleet.owned()["b"], step_s=0.1)
@@ -183,9 +176,7 @@ async def test_an_owner_that_stood_still_leaves_nothing_of_what_another_has_deli
 
 @virtual
 async def test_what_is_forced_at_another_coordinator_has_no_payload_any_more() -> None:
-    world = keeping_world()
-    async with fleet_of(world, "a", "b") as fleet:
-        member = await waiting(world, fleet, "a")
+    async with all_waiting() as (world, fleet, member):
         owned = fleet.owned()
         steps = (0, ForceAction.FINISH), (2, ForceAction.SKIP), (1, ForceAction.RELEASE)
         for name, other in (("a", "b"), ("b", "a")):
@@ -193,20 +184,16 @@ async def test_what_is_forced_at_another_coordinator_has_no_payload_any_more() -
                 for offset, action in steps:
                     span = offset, offset
                     place = "orders", partition
-                    await admin_of(fleet.all[name]).force_records(
-                        "g", PartitionName(*place), *span, action
-                    )
+                    await fleet.admin(name).force_records("g", PartitionName(*place), *span, action)
         assert kept(world) == {partition: [1, 3] for partition in range(PARTITIONS)}
         # What is due at once comes from its owner, what still waits from the next one.
         now = await member.take(PARTITIONS, timeout_s=1)
         assert offsets(*now) == [1] * PARTITIONS
-        for delivery in now:
-            assert (await member.settle(delivery)).error is None
+        await accept(member, *now)
         await fleet.kill("b")
         later = await member.take(PARTITIONS, timeout_s=10 * DELAY_MS / 1000)
         assert offsets(*later) == [3] * PARTITIONS
-        for delivery in later:
-            assert (await member.settle(delivery)).error is None
+        await accept(member, *later)
         rows = [r for part in world.database.partitions.values() for r in part.in_flight.values()]
         assert {row.state for row in rows} <= {RecordState.ARCHIVED}
         check_end(world, fleet)

@@ -20,14 +20,13 @@ from sharecoord.runtime.letters.lanes import LaneSelection
 from sharecoord.runtime.letters.plan import LetterCommand
 from sharecoord.testing.harness import FakeMember
 from sharecoord.testing.virtual_time import virtual
-from tests.unit.runtime.fleets import admin_of, fleet_of
+from tests.unit.runtime.fleets import fleet_of, joined_fleet
 from tests.unit.runtime.test_lanes import ACCEPT, lanes_of
 from tests.unit.runtime.test_lanes_order import KeyJudge, key_of
-from tests.unit.runtime.worlds import counts, joined, now_s, offsets, until, world_with
-from tests.world import World, running
+from tests.unit.runtime.worlds import counts, now_s, offsets, until, world_with
+from tests.world import TOPICS, World, running
 
 PARTITIONS, LETTERS, RECORDS = 6, 12, 30
-TOPIC = ("orders",)
 
 
 def key(partition: int, n: int) -> bytes:
@@ -94,7 +93,7 @@ class Crew:
         """They come to one coordinator."""
         for name in names:
             member = self.world.member(name)
-            await member.join(coordinator, "g", TOPIC, max_poll_records=4)
+            await member.join(coordinator, "g", TOPICS, max_poll_records=4)
             self._tasks.append(asyncio.create_task(self._works(member)))
 
     async def _works(self, member: FakeMember) -> None:
@@ -159,8 +158,7 @@ def test_order_holds_while_partitions_and_their_letters_move(
 @virtual
 async def test_who_takes_over_knows_the_keys_that_letters_have_out() -> None:
     world = keyed_world(records=0)
-    async with fleet_of(world, "a", "b") as fleet:
-        member = await joined(world, fleet.all["a"], max_poll_records=100)
+    async with joined_fleet(world, "a", "b", max_poll_records=100) as (fleet, member):
         await until(lambda: sum(map(len, fleet.owned().values())) == PARTITIONS, step_s=0.1)
         letters = [each for each in letters_of(world) if each.partition == each.source_partition]
         await fleet.all["a"].lanes.redrive("g", letters, run_id="r")
@@ -191,10 +189,9 @@ async def test_an_operator_s_redrive_goes_by_the_partitions_of_the_letters() -> 
             (KAFKA_PREFIX + "group", b"g"),
         ]
         world.log.append("dead", 1, partition=0, key=key(partition, 0), headers=headers)
-    async with fleet_of(world, "a", "b") as fleet:
-        member = await joined(world, fleet.all["a"], max_poll_records=100)
+    async with joined_fleet(world, "a", "b", max_poll_records=100) as (fleet, member):
         command = LetterCommand("g", LetterFilter(), all_letters=True, topic="dead")
-        redriven = await admin_of(fleet.all["b"]).redrive_dead_letters(command)
+        redriven = await fleet.admin("b").redrive_dead_letters(command)
         assert redriven.letters == PARTITIONS
         for delivery in await member.take(PARTITIONS):
             assert (await member.settle(delivery, ACCEPT)).error is None
@@ -235,7 +232,7 @@ def test_a_partition_waits_for_its_letters_but_not_for_ever(
         world = keyed_world(records=0)
         member, (first, *_) = world.member("m"), letters_of(world)
         former = await world.start()
-        await member.join(former, "g", TOPIC, max_poll_records=100)
+        await member.join(former, "g", TOPICS, max_poll_records=100)
         await former.lanes.redrive("g", [first], run_id="r")
         held = await member.take(LETTERS)
         await world.kill(former)
@@ -243,7 +240,7 @@ def test_a_partition_waits_for_its_letters_but_not_for_ever(
         dead = Unreadable(world, monkeypatch)
         coordinator = await world.start()
         began_s = now_s()
-        await member.join(coordinator, "g", TOPIC, max_poll_records=100)
+        await member.join(coordinator, "g", TOPICS, max_poll_records=100)
         if readable_after_s is None:
             await member.take(2, timeout_s=100)
             waited_s = now_s() - began_s
@@ -270,7 +267,7 @@ def test_letters_wait_for_their_partition_as_long_as_there_is_one(
         Unreadable(world, monkeypatch, "orders")
         coordinator = await world.start()
         member, (first, *_) = world.member("m"), letters_of(world)
-        await member.join(coordinator, "g", TOPIC, max_poll_records=100)
+        await member.join(coordinator, "g", TOPICS, max_poll_records=100)
         await coordinator.lanes.redrive("g", [first], run_id="r")
         await asyncio.sleep(2 * LANE_WAIT_MS / 1000)
         assert member.deliveries == []
@@ -286,7 +283,7 @@ def test_letters_wait_for_their_partition_as_long_as_there_is_one(
 async def test_what_another_one_owns_by_now_is_not_served_here() -> None:
     world = keyed_world()
     async with running(world) as coordinator:
-        member = await joined(world, coordinator, max_poll_records=4)
+        member = await world.joined(coordinator, max_poll_records=4)
         home = ("orders", 0)
         both = [each for each in letters_of(world) if each.source_partition == home[1]]
         await coordinator.lanes.redrive("g", both, run_id="r")

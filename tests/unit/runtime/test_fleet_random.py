@@ -21,7 +21,7 @@ from sharecoord.testing.harness import FakeMember, StreamBrokenError, VirtualSto
 from sharecoord.testing.virtual_time import run_virtual
 from tests.unit.runtime.fleets import Fleet, everything_finished
 from tests.unit.runtime.worlds import at_work, until, world_with
-from tests.world import check_coordinator
+from tests.world import TOPICS, check_coordinator
 
 RUNS = 60
 STEPS = 30
@@ -60,7 +60,7 @@ class Run:
             coordinator = self.random.choice(list(self.fleet.all.values()))
             try:
                 most = self.random.choice([0, 1, 7, 40])
-                await member.join(coordinator, "g", ("orders",), max_poll_records=most)
+                await member.join(coordinator, "g", TOPICS, max_poll_records=most)
                 break
             except SharecoordError:
                 await asyncio.sleep(0.1)
@@ -228,7 +228,7 @@ class Run:
             member.leave()
             member.broken()
         last = self.world.member("last")
-        await last.join(next(iter(self.fleet.all.values())), "g", ("orders",))
+        await last.join(next(iter(self.fleet.all.values())), "g", TOPICS)
         async with at_work(last):
             async with asyncio.timeout(FINISH_S):
                 await until(lambda: everything_finished(self.world, self.appended), step_s=0.5)

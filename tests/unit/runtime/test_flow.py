@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from sharecoord.core.states import AcknowledgeOutcome, AcknowledgeType
 from sharecoord.testing.virtual_time import virtual
-from tests.unit.runtime.worlds import counts, offsets, one_member, world_with
+from tests.unit.runtime.worlds import counts, offsets, world_with
 
 
 @virtual
 async def test_every_record_reaches_a_member_once() -> None:
-    async with one_member(world_with(1_000)) as (_, member):
+    async with world_with(1_000).one_member() as (_, member):
         seen: list[int] = []
         while len(seen) < 1_000:
             delivery = await member.next_delivery()
@@ -23,7 +23,7 @@ async def test_every_record_reaches_a_member_once() -> None:
 
 @virtual
 async def test_a_released_record_comes_again_with_a_higher_count() -> None:
-    async with one_member(world_with(1)) as (_, member):
+    async with world_with(1).one_member() as (_, member):
         deliveries = []
         for count in range(1, 6):
             delivery = await member.next_delivery()

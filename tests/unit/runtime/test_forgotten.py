@@ -9,10 +9,10 @@ import pytest
 
 from sharecoord.runtime.partition.claimed import ActorState
 from sharecoord.testing.virtual_time import virtual
-from tests.unit.runtime.fleets import admin_of, fleet_of
-from tests.unit.runtime.test_fleet_changes import PARTITIONS, TOPIC, work_off
-from tests.unit.runtime.worlds import joined, until, world_with
-from tests.world import running
+from tests.unit.runtime.fleets import fleet_of, joined_fleet
+from tests.unit.runtime.test_fleet_changes import PARTITIONS, work_off
+from tests.unit.runtime.worlds import accept, until, world_with
+from tests.world import TOPICS, running
 
 
 @pytest.mark.parametrize("what", ["group", "offsets"])
@@ -22,17 +22,17 @@ async def test_coordinators_forget_what_is_deleted(what: str) -> None:
     async with fleet_of(world, "a", "b") as fleet:
         await work_off(world, fleet, "a")
         # Somebody has nothing to do with records that are there: its owners are hungry.
-        member = await joined(world, fleet.all["a"], max_poll_records=1)
+        member = await world.joined(fleet.all["a"], max_poll_records=1)
         world.log.append("orders", 5, partition=0)
         world.log.append("orders", 5, partition=1)
         await asyncio.sleep(2)
         member.leave()
         await asyncio.sleep(2)
-        admin = admin_of(fleet.all["b"])
+        admin = fleet.admin("b")
         if what == "group":
             assert await admin.delete_groups(["g"]) == {"g": None}
         else:
-            assert await admin.delete_offsets("g", TOPIC) == {"orders": None}
+            assert await admin.delete_offsets("g", TOPICS) == {"orders": None}
         await asyncio.sleep(3)
         for coordinator in fleet.all.values():
             its = coordinator.fleet
@@ -45,9 +45,8 @@ async def test_coordinators_forget_what_is_deleted(what: str) -> None:
 async def test_a_topic_that_is_made_again_leaves_nothing_of_its_former_life() -> None:
     world = world_with(3, partitions=2)
     async with running(world) as coordinator:
-        member = await joined(world, coordinator, max_poll_records=100)
-        for delivery in await member.take(6):
-            await member.settle(delivery)
+        member = await world.joined(coordinator, max_poll_records=100)
+        await accept(member, *await member.take(6))
         group = coordinator.groups["g"]
         former = list(group.partitions.values())
         world.log.delete("orders")
@@ -68,8 +67,7 @@ async def test_a_topic_that_is_made_again_leaves_nothing_of_its_former_life() ->
 @virtual
 async def test_a_topic_that_is_gone_has_no_owners_and_nobody_waits_for_what_nobody_wants() -> None:
     world = world_with(0, partitions=PARTITIONS)
-    async with fleet_of(world, "a", "b") as fleet:
-        member = await joined(world, fleet.all["a"], max_poll_records=100)
+    async with joined_fleet(world, "a", "b", max_poll_records=100) as (fleet, member):
         await asyncio.sleep(2)
         group = fleet.all["a"].groups["g"]
         assert group.elsewhere
@@ -97,6 +95,6 @@ async def test_a_member_that_could_not_be_taken_in_by_a_mistake_is_taken_in_late
             return await admit(group_id, *args, **kwargs)
 
         monkeypatch.setattr(fleet.all["b"].groups, "admit", admits_later)
-        member = await joined(world, fleet.all["a"], max_poll_records=1000)
+        member = await world.joined(fleet.all["a"], max_poll_records=1000)
         await member.take(3 * PARTITIONS)
         assert tries == ["g"] * 3

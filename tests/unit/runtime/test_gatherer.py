@@ -23,9 +23,7 @@ from sharecoord.runtime.partition.claimed import ActorState
 from sharecoord.testing.harness import FakeMember
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.worlds import until, world_with
-from tests.world import running
-
-TOPICS = ("orders",)
+from tests.world import TOPICS, running
 
 
 async def joined(coordinator: Coordinator, members: Sequence[FakeMember]) -> list[object]:

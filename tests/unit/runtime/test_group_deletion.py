@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import AsyncIterator
 
 import pytest
 import structlog
@@ -24,8 +25,8 @@ from sharecoord.runtime.group.actor import GroupActor
 from sharecoord.runtime.partition.actor import PartitionActor
 from sharecoord.runtime.partition.claimed import ActorState
 from sharecoord.testing.virtual_time import run_virtual, virtual
-from tests.unit.runtime.worlds import TOPICS, joined, offsets, until, world_with
-from tests.world import World, actor_of, running
+from tests.unit.runtime.worlds import offsets, until, world_with
+from tests.world import TOPICS, World, actor_of, running
 
 INFO = CoordinatorInfo("1", "fake-cluster", "kafka:9092", "memory:")
 STEPS = range(0, 90, 2)
@@ -47,6 +48,14 @@ def actors(monkeypatch: pytest.MonkeyPatch) -> list[PartitionActor]:
 
     monkeypatch.setattr(GroupActor, "new_actor", noting)
     return made
+
+
+@contextlib.asynccontextmanager
+async def administered() -> AsyncIterator[tuple[World, Coordinator, Admin]]:
+    """A coordinator with an operator, and 20 records."""
+    world = world_with(20)
+    async with running(world) as coordinator:
+        yield world, coordinator, Admin(coordinator, INFO)
 
 
 def is_served(coordinator: Coordinator) -> bool:
@@ -78,7 +87,7 @@ async def rows_fit(coordinator: Coordinator, world: World) -> None:
 
 async def visited(world: World, coordinator: Coordinator) -> None:
     """A member comes, until its share-partitions are served, and leaves."""
-    visitor = await joined(world, coordinator, "v", credit=0)
+    visitor = await world.joined(coordinator, "v", credit=0)
     await until(lambda: is_served(coordinator), step_s=STEP_S)
     visitor.leave()
     await coordinator.context.committer.flush()
@@ -88,16 +97,13 @@ def test_a_join_meets_a_deletion_at_each_step(actors: list[PartitionActor]) -> N
     outcomes: set[bool] = set()
 
     async def meet(step: int) -> None:
-        world = world_with(20)
-        async with running(world) as coordinator:
-            admin = Admin(coordinator, INFO)
+        async with administered() as (world, coordinator, admin):
             # The group exists, with a load in its past, and nobody in it.
             await visited(world, coordinator)
             former = coordinator.groups["g"]
-            member = world.member("m")
             deleting = asyncio.ensure_future(admin.delete_groups(["g"]))
             await asyncio.sleep(step * STEP_S)
-            await member.join(coordinator, "g", TOPICS, max_poll_records=20)
+            member = await world.joined(coordinator, max_poll_records=20)
             (outcome,) = (await deleting).values()
             outcomes.add(outcome is None)
             assert outcome is None or isinstance(outcome, GroupNotEmptyError)
@@ -126,9 +132,7 @@ def test_a_deletion_meets_a_join_at_each_step(actors: list[PartitionActor]) -> N
     outcomes: set[bool] = set()
 
     async def meet(step: int) -> None:
-        world = world_with(20)
-        async with running(world) as coordinator:
-            admin = Admin(coordinator, INFO)
+        async with administered() as (world, coordinator, admin):
             await coordinator.groups.open("g")
             member = world.member("m")
             joining = asyncio.ensure_future(
@@ -181,9 +185,7 @@ def test_a_reload_meets_the_deletion_of_its_topic_at_each_step(
     actors: list[PartitionActor],
 ) -> None:
     async def meet(step: int) -> None:
-        world = world_with(20)
-        async with running(world) as coordinator:
-            admin = Admin(coordinator, INFO)
+        async with administered() as (world, coordinator, admin):
             await visited(world, coordinator)
             actor_of(coordinator, "orders").drop(StoreUnavailableError("away"))
             await asyncio.sleep(step * STEP_S)
@@ -191,7 +193,7 @@ def test_a_reload_meets_the_deletion_of_its_topic_at_each_step(
             await asyncio.sleep(5)
             assert not coordinator.groups["g"].partitions
             no_orphans(coordinator, world, actors)
-            other = await joined(world, coordinator, "n", max_poll_records=20)
+            other = await world.joined(coordinator, "n", max_poll_records=20)
             assert offsets(*await other.take(20)) == list(range(20))
             no_orphans(coordinator, world, actors)
             actors.clear()
@@ -204,9 +206,7 @@ def test_an_opening_meets_the_deletion_of_its_offsets_at_each_step(
     actors: list[PartitionActor],
 ) -> None:
     async def meet(step: int) -> None:
-        world = world_with(20)
-        async with running(world) as coordinator:
-            admin = Admin(coordinator, INFO)
+        async with administered() as (world, coordinator, admin):
             # Its rows are there from the beginning.
             await visited(world, coordinator)
             await admin.delete_offsets("g", ["orders"])
@@ -251,23 +251,19 @@ async def test_a_topic_made_again_while_its_former_life_loads_is_served() -> Non
 
 @virtual
 async def test_a_deletion_that_fails_leaves_the_group_to_its_next_use() -> None:
-    world = world_with(20)
-    async with running(world) as coordinator:
-        admin = Admin(coordinator, INFO)
+    async with administered() as (world, coordinator, admin):
         await admin.alter_group_configs("g", {"share.delivery.count.limit": "7"}, [])
         world.store.fail_next(StoreUnavailableError("away"), method="delete_group")
         (outcome,) = (await admin.delete_groups(["g"])).values()
         assert isinstance(outcome, StoreUnavailableError)
-        member = await joined(world, coordinator, max_poll_records=20)
+        member = await world.joined(coordinator, max_poll_records=20)
         assert coordinator.groups["g"].config.delivery_count_limit == 7
         assert offsets(*await member.take(20)) == list(range(20))
 
 
 @virtual
 async def test_a_deletion_waits_until_the_group_is_made() -> None:
-    world = world_with(20)
-    async with running(world) as coordinator:
-        admin = Admin(coordinator, INFO)
+    async with administered() as (world, coordinator, admin):
         making = asyncio.ensure_future(coordinator.groups.open("g"))
         await asyncio.sleep(0)
         (outcome,) = (await admin.delete_groups(["g"])).values()
@@ -280,9 +276,7 @@ async def test_a_deletion_waits_until_the_group_is_made() -> None:
 
 @virtual
 async def test_a_closed_group_takes_nobody_and_says_so() -> None:
-    world = world_with(20)
-    async with running(world) as coordinator:
-        admin = Admin(coordinator, INFO)
+    async with administered() as (world, coordinator, admin):
         group = await coordinator.groups.open("g")
         assert await admin.delete_groups(["g"]) == {"g": None}
         member = world.member("m")

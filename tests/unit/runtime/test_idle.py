@@ -8,7 +8,7 @@ from sharecoord.runtime.group.idle import LOOK_INTERVAL_S, REST_AFTER_S
 from sharecoord.runtime.group.log_changes import follow_log_starts
 from sharecoord.runtime.kernel.budget import MemoryLimits
 from sharecoord.testing.virtual_time import virtual
-from tests.unit.runtime.worlds import TOPICS, joined, offsets, one_member, until, world_with
+from tests.unit.runtime.worlds import offsets, until, world_with
 from tests.world import actor_of, running
 
 LOOKS_S = 2 * LOOK_INTERVAL_S + 0.1
@@ -18,7 +18,7 @@ LOOKS_S = 2 * LOOK_INTERVAL_S + 0.1
 @virtual
 async def test_what_nobody_wants_reads_nothing_until_a_member_comes() -> None:
     world = world_with(100)
-    async with one_member(world, "first", max_poll_records=10) as (coordinator, first):
+    async with world.one_member("first", max_poll_records=10) as (coordinator, first):
         await first.settle(await first.next_delivery())
         actor = actor_of(coordinator, "orders")
         first.leave()
@@ -28,7 +28,7 @@ async def test_what_nobody_wants_reads_nothing_until_a_member_comes() -> None:
         await asyncio.sleep(2 * LOOKS_S)
         assert not world.log.readings
         assert (actor.cache.size_bytes, actor.log.fresh.records) == (0, 0)
-        second = await joined(world, coordinator, "second", max_poll_records=1_000)
+        second = await world.joined(coordinator, "second", max_poll_records=1_000)
         seen: list[int] = []
         while len(seen) < 90:
             delivery = await second.next_delivery()
@@ -42,8 +42,7 @@ async def test_a_worker_that_comes_back_in_time_finds_its_read_ahead() -> None:
     world = world_with(100)
     async with running(world) as coordinator:
         for name in ("first", "second", "third"):
-            member = world.member(name)
-            await member.join(coordinator, "g", TOPICS, max_poll_records=10)
+            member = await world.joined(coordinator, name, max_poll_records=10)
             await member.settle(await member.next_delivery())
             await asyncio.sleep(LOOKS_S)
             (reading,) = world.log.readings
@@ -72,7 +71,7 @@ async def test_a_subscription_wakes_its_topic_alone() -> None:
 @virtual
 async def test_the_lag_of_a_group_at_rest_follows_the_log() -> None:
     world = world_with(10)
-    async with one_member(world, credit=0) as (coordinator, member):
+    async with world.one_member(credit=0) as (coordinator, member):
         await until(lambda: world.log.readings, step_s=0.1)
         actor = actor_of(coordinator, "orders")
         await until(lambda: actor.log.end_offset == 10, step_s=0.1)
@@ -86,12 +85,12 @@ async def test_the_lag_of_a_group_at_rest_follows_the_log() -> None:
 @virtual
 async def test_the_memory_limit_does_not_wake_what_rests() -> None:
     world = world_with(100)
-    async with one_member(world, credit=0) as (coordinator, member):
+    async with world.one_member(credit=0) as (coordinator, member):
         await until(lambda: world.log.readings, step_s=0.1)
         member.leave()
         await asyncio.sleep(REST_AFTER_S + LOOKS_S)
         assert coordinator.context.limits.memory == MemoryLimits()
         coordinator.memory.look()
         assert not world.log.readings
-        again = await joined(world, coordinator, "again", max_poll_records=10)
+        again = await world.joined(coordinator, "again", max_poll_records=10)
         assert offsets(await again.next_delivery()) == list(range(10))

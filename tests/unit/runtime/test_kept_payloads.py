@@ -26,16 +26,16 @@ from sharecoord.testing.harness import FakeMember
 from sharecoord.testing.ledger import Ledger
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.worlds import (
-    TOPICS,
+    Crash,
+    accept,
     counts,
-    joined,
+    doing,
     now_s,
     offsets,
-    one_member,
     until,
     world_with,
 )
-from tests.world import World, actor_of, check_coordinator, running
+from tests.world import TOPICS, World, actor_of, check_coordinator, running
 
 INFO = CoordinatorInfo("test", "", "", "memory:")
 RELEASE, REJECT = AcknowledgeType.RELEASE, AcknowledgeType.REJECT
@@ -107,7 +107,7 @@ async def test_it_comes_byte_for_byte_when_the_log_has_moved_past_it() -> None:
     world.log.append("orders", 1, key=b"\x00k", value=b"\xff", headers=HEADERS)
     world.log.append("orders", 1, key=b"")
     world.log.log("orders").records[1].value = None
-    async with one_member(world, max_poll_records=100) as (coordinator, member):
+    async with world.one_member(max_poll_records=100) as (coordinator, member):
         deliveries = await member.take(4)
         before = read(*deliveries)
         assert before[2] == (b"\x00k", b"\xff", HEADERS, 1_002, 1)
@@ -120,8 +120,7 @@ async def test_it_comes_byte_for_byte_when_the_log_has_moved_past_it() -> None:
         assert now_s() - began_s == pytest.approx(LONG_MS / 1000, abs=1)
         assert read(*again) == before
         assert counts(*again) == {2}
-        for delivery in again:
-            await member.settle(delivery)
+        await accept(member, *again)
         assert kept(world) == []
         assert world.start_offset("g", "orders") == 4
         assert actor_of(coordinator, "orders").budget.kept_bytes == 0
@@ -130,8 +129,7 @@ async def test_it_comes_byte_for_byte_when_the_log_has_moved_past_it() -> None:
 @virtual
 async def test_it_goes_in_the_commit_of_the_release_and_in_that_of_the_end() -> None:
     world = keeping_world(2)
-    async with one_member(world, max_poll_records=100) as (coordinator, member):
-        (delivery,) = await member.take(2)
+    async with world.one_delivery(2, max_poll_records=100) as (coordinator, member, delivery):
         before = coordinator.context.committer.commits
         await release(member, delivery, 1_000)
         assert coordinator.context.committer.commits == before + 1
@@ -148,7 +146,7 @@ async def test_it_goes_in_the_commit_of_the_release_and_in_that_of_the_end() -> 
 async def test_the_next_owner_delivers_them_over_kill_9() -> None:
     world = keeping_world(1_200)
     first = await world.start()
-    member = await joined(world, first, max_poll_records=500)
+    member = await world.joined(first, max_poll_records=500)
     deliveries: list[Delivery] = []
     while sum(each.records for each in deliveries) < 1_200:
         deliveries.append(await member.next_delivery())
@@ -169,8 +167,7 @@ async def test_the_next_owner_delivers_them_over_kill_9() -> None:
 @virtual
 async def test_without_the_setting_nothing_is_stored() -> None:
     world = world_with(3)
-    async with one_member(world, max_poll_records=100) as (coordinator, member):
-        (delivery,) = await member.take(3)
+    async with world.one_delivery(3, max_poll_records=100) as (coordinator, member, delivery):
         await release(member, delivery)
         assert kept(world) == []
         await forget(world, coordinator, 2)
@@ -182,8 +179,7 @@ async def test_without_the_setting_nothing_is_stored() -> None:
 @virtual
 async def test_what_was_kept_is_delivered_when_the_setting_is_off_again() -> None:
     world = keeping_world(3)
-    async with one_member(world, max_poll_records=100) as (coordinator, member):
-        (delivery,) = await member.take(3)
+    async with world.one_delivery(3, max_poll_records=100) as (coordinator, member, delivery):
         key, (held,) = delivery.key, delivery.ranges
         first = [AcknowledgedRange(0, 1, RELEASE, held.lock_token, LONG_MS)]
         await member.send([(key.topic, key.topic_id, key.partition, first)])
@@ -205,8 +201,7 @@ async def test_a_scheduled_record_is_kept_too() -> None:
     headers: Headers = [("sharecoord-deliver-at", str(at_ms).encode())]
     world.log.append("orders", 1, headers=headers)
     world.log.append("orders", 1)
-    async with one_member(world, max_poll_records=100) as (coordinator, member):
-        (now,) = await member.take(1)
+    async with world.one_delivery(1, max_poll_records=100) as (coordinator, member, now):
         await member.settle(now)
         assert (offsets(now), kept(world)) == ([1], [0])
         await forget(world, coordinator, 2)
@@ -220,8 +215,7 @@ async def test_a_scheduled_record_is_kept_too() -> None:
 @virtual
 async def test_compaction_does_not_take_it() -> None:
     world = keeping_world(4)
-    async with one_member(world, max_poll_records=100) as (coordinator, member):
-        (delivery,) = await member.take(4)
+    async with world.one_delivery(4, max_poll_records=100) as (coordinator, member, delivery):
         key, (held,) = delivery.key, delivery.ranges
         said = [
             AcknowledgedRange(0, 0, RELEASE, held.lock_token),
@@ -240,8 +234,7 @@ async def test_compaction_does_not_take_it() -> None:
         again = await member.take(3)
         assert sorted(offsets(*again)) == [0, 1, 3]
         assert {n: r[1] for n, r in read(*again).items()} == {0: b"0", 1: b"1", 3: b"3"}
-        for delivery in again:
-            await member.settle(delivery)
+        await accept(member, *again)
         assert world.start_offset("g", "orders") == 4
 
 
@@ -251,7 +244,7 @@ async def test_at_the_limit_records_wait_without_and_it_is_said() -> None:
     world.defaults["share.retry.keep.payload.max.bytes"] = "1048576"
     size = (1 << 20) // 3 - KEPT_OVERHEAD_BYTES
     world.log.append("orders", 5, value=b"x" * size)
-    async with one_member(world, max_poll_records=100) as (coordinator, member):
+    async with world.one_member(max_poll_records=100) as (coordinator, member):
         deliveries = await member.take(5)
         for delivery in deliveries:
             await release(member, delivery)
@@ -262,8 +255,7 @@ async def test_at_the_limit_records_wait_without_and_it_is_said() -> None:
         await forget(world, coordinator, 4)
         again = await member.take(4, timeout_s=300)
         assert sorted(offsets(*again)) == [0, 1, 2, 4]
-        for delivery in again:
-            await member.settle(delivery)
+        await accept(member, *again)
         # There is room again.
         world.log.append("orders", 1)
         (new,) = await member.take(1)
@@ -275,8 +267,7 @@ async def test_at_the_limit_records_wait_without_and_it_is_said() -> None:
 @virtual
 async def test_what_memory_has_no_more_is_read_and_stored_after_the_release() -> None:
     world = keeping_world(6)
-    async with one_member(world, max_poll_records=100) as (coordinator, member):
-        (delivery,) = await member.take(6)
+    async with world.one_delivery(6, max_poll_records=100) as (coordinator, member, delivery):
         actor = actor_of(coordinator, "orders")
         actor.cache.clear()
         world.log.compact("orders", [5])
@@ -294,8 +285,7 @@ async def test_what_memory_has_no_more_is_read_and_stored_after_the_release() ->
 @virtual
 async def test_what_neither_memory_nor_the_log_has_is_counted() -> None:
     world = keeping_world(6)
-    async with one_member(world, max_poll_records=100) as (coordinator, member):
-        (delivery,) = await member.take(6)
+    async with world.one_delivery(6, max_poll_records=100) as (coordinator, member, delivery):
         actor = actor_of(coordinator, "orders")
         actor.cache.clear()
         world.log.move_log_start("orders", 4)
@@ -310,8 +300,7 @@ async def test_what_neither_memory_nor_the_log_has_is_counted() -> None:
 @virtual
 async def test_what_is_finished_before_it_was_read_is_not_stored() -> None:
     world = keeping_world(3)
-    async with one_member(world, max_poll_records=100) as (coordinator, member):
-        (delivery,) = await member.take(3)
+    async with world.one_delivery(3, max_poll_records=100) as (coordinator, member, delivery):
         actor = actor_of(coordinator, "orders")
         (chunk,) = actor.cache.after(0)
         actor.cache.clear()
@@ -329,8 +318,7 @@ async def test_what_is_finished_before_it_was_read_is_not_stored() -> None:
 @virtual
 async def test_what_an_operator_finishes_has_none_any_more() -> None:
     world = keeping_world(5)
-    async with one_member(world, max_poll_records=100) as (coordinator, member):
-        (delivery,) = await member.take(5)
+    async with world.one_delivery(5, max_poll_records=100) as (coordinator, member, delivery):
         await release(member, delivery)
         admin = Admin(coordinator, INFO)
         place = PartitionName("orders", 0)
@@ -350,8 +338,7 @@ async def test_what_an_operator_finishes_has_none_any_more() -> None:
 @virtual
 async def test_retention_that_passes_what_is_under_a_lock_finds_it_kept() -> None:
     world = keeping_world(4, record_lock_duration_ms="180000")
-    async with one_member(world, max_poll_records=100) as (_, member):
-        (delivery,) = await member.take(4)
+    async with world.one_delivery(4, max_poll_records=100) as (_, member, delivery):
         world.log.move_log_start("orders", 3)
         await until(lambda: kept(world) == [0, 1, 2], step_s=0.5)
         await member.acknowledge(delivery, last=0)
@@ -367,8 +354,7 @@ async def test_retention_that_passes_what_is_under_a_lock_finds_it_kept() -> Non
 async def test_those_left_to_the_store_wait_below_the_log_start_if_they_are_kept() -> None:
     world = world_with(100)
     world.parking = ParkingLimits(kept=10, most=20, page=8, low=5, ahead_ms=500)
-    async with one_member(world, max_poll_records=100) as (coordinator, member):
-        (delivery,) = await member.take(100)
+    async with world.one_delivery(100) as (coordinator, member, delivery):
         key, (held,) = delivery.key, delivery.ranges
         admin = Admin(coordinator, INFO)
         # Every third one is kept; each is a range of its own.
@@ -396,16 +382,14 @@ async def test_those_left_to_the_store_wait_below_the_log_start_if_they_are_kept
         assert world.caller.calls < calls + 10, "the store is left alone"
         again = await member.take(47, timeout_s=300)
         assert sorted(offsets(*again)) == [*range(0, 80, 3), *range(80, 100)]
-        for each in again:
-            await member.settle(each)
+        await accept(member, *again)
         assert kept(world) == []
 
 
 @virtual
 async def test_a_cut_log_and_a_reset_take_them_along() -> None:
     world = keeping_world(10)
-    async with one_member(world, max_poll_records=100) as (coordinator, member):
-        (delivery,) = await member.take(10)
+    async with world.one_delivery(10, max_poll_records=100) as (coordinator, member, delivery):
         await release(member, delivery)
         actor_of(coordinator, "orders").cache.clear()
         world.log.truncate("orders", 6)
@@ -422,12 +406,9 @@ async def test_a_cut_log_and_a_reset_take_them_along() -> None:
 @virtual
 async def test_a_topic_that_is_made_again_and_a_group_that_is_deleted_leave_nothing() -> None:
     world = keeping_world(3)
-    async with one_member(world, max_poll_records=100) as (coordinator, member):
-        (delivery,) = await member.take(3)
+    async with world.one_delivery(3, max_poll_records=100) as (coordinator, member, delivery):
         await release(member, delivery)
-        world.log.delete("orders")
-        world.log.create("orders")
-        world.log.append("orders", 1)
+        world.make_again(1)
         (new,) = await member.take(1, timeout_s=120)
         former, present = (world.database.partitions[n] for n in sorted(world.database.partitions))
         assert (former.row.closed, former.entries[KEPT_PAYLOAD]) == (True, {})
@@ -446,8 +427,7 @@ async def test_a_letter_has_the_payload_that_only_the_store_has() -> None:
     world.dead_letters.topics["dead"] = []
     world.log.append("orders", 3, key=b"k", headers=HEADERS)
     first = await world.start()
-    member = await joined(world, first, max_poll_records=100)
-    (delivery,) = await member.take(3)
+    member, delivery = await world.handed(first, 3, max_poll_records=100)
     await release(member, delivery)
     await forget(world, first, 3)
     (again,) = await member.take(3, timeout_s=300)
@@ -470,8 +450,7 @@ async def test_a_letter_has_the_payload_that_only_the_store_has() -> None:
 @virtual
 async def test_the_store_is_away_when_they_are_due() -> None:
     world = keeping_world(4)
-    async with one_member(world, max_poll_records=100) as (coordinator, member):
-        (delivery,) = await member.take(4)
+    async with world.one_delivery(4, max_poll_records=100) as (coordinator, member, delivery):
         await release(member, delivery)
         await forget(world, coordinator, 4)
         for _ in range(3):
@@ -486,16 +465,14 @@ async def test_the_store_is_away_when_they_are_due() -> None:
 @virtual
 async def test_a_row_that_somebody_deleted_costs_its_record_alone() -> None:
     world = keeping_world(4)
-    async with one_member(world, max_poll_records=100) as (coordinator, member):
-        (delivery,) = await member.take(4)
+    async with world.one_delivery(4, max_poll_records=100) as (coordinator, member, delivery):
         await release(member, delivery)
         await forget(world, coordinator, 4)
         del stored(world).entries[KEPT_PAYLOAD][1]
         again = await member.take(3, timeout_s=300)
         assert sorted(offsets(*again)) == [0, 2, 3]
         assert archived(world) == {str(ArchiveReason.LOG_START)}
-        for each in again:
-            await member.settle(each)
+        await accept(member, *again)
         assert world.start_offset("g", "orders") == 4
 
 
@@ -504,7 +481,7 @@ async def test_reads_of_the_store_are_bounded_by_bytes() -> None:
     world = keeping_world(0, any_values=True)
     size = kept_payloads.READ_BYTES_MAX // 4
     world.log.append("orders", 10, value=b"x" * size)
-    async with one_member(world, max_poll_records=100) as (coordinator, member):
+    async with world.one_member(max_poll_records=100) as (coordinator, member):
         deliveries = await member.take(10)
         for delivery in deliveries:
             await release(member, delivery)
@@ -514,27 +491,19 @@ async def test_reads_of_the_store_are_bounded_by_bytes() -> None:
         assert sum(chunk.count for chunk in chunks) == 3
         again = await member.take(10, timeout_s=300)
         assert sorted(offsets(*again)) == list(range(10))
-        for each in again:
-            await member.settle(each)
+        await accept(member, *again)
 
 
 @virtual
-@pytest.mark.parametrize("crash_after", [False, True])
-@pytest.mark.parametrize("crash_at", range(15, 27))
-async def test_a_crash_at_any_call_to_the_store_loses_none(
-    crash_at: int, crash_after: bool
-) -> None:
+@Crash.at_calls(range(15, 27))
+async def test_a_crash_at_any_call_to_the_store_loses_none(crash: Crash) -> None:
     """The log has lost whatever was told to wait, at the moment of the crash."""
     world = keeping_world(6)
-    crashing = world.build(crash_at=crash_at, crash_after=crash_after)
-    caller = world.caller
-    await crashing.start()
     waiting: set[int] = set()
     came_again: set[int] = set()
 
     async def works(coordinator: Coordinator, name: str) -> None:
-        member = world.member(name)
-        await member.join(coordinator, "g", TOPICS, max_poll_records=2)
+        member = await world.joined(coordinator, name, max_poll_records=2)
         while True:
             delivery = await member.next_delivery(timeout_s=600)
             if counts(delivery) == {1}:
@@ -546,18 +515,12 @@ async def test_a_crash_at_any_call_to_the_store_loses_none(
                 came_again.update(offsets(delivery))
                 await member.settle(delivery)
 
-    work = asyncio.create_task(works(crashing, "m1"))
-    ended = asyncio.create_task(caller.crashed.wait())
-    await asyncio.wait([ended], timeout=5)
-    assert ended.done(), "there are so many calls"
-    work.cancel()
-    await world.kill(crashing)
+    crashed = await crash.hits(world, lambda first: works(first, "m1"))
+    assert crashed, "there are so many calls"
     if waiting:
         assert waiting == set(range(max(waiting) + 1))
         world.log.move_log_start("orders", max(waiting) + 1)
-    async with running(world) as coordinator:
-        work = asyncio.create_task(works(coordinator, "m2"))
+    async with running(world) as coordinator, doing(works(coordinator, "m2")):
         await until(lambda: world.start_offset("g", "orders") == 6, step_s=0.1)
-        work.cancel()
     assert waiting <= came_again
     assert kept(world) == []

@@ -27,8 +27,8 @@ from sharecoord.store.memory.database import MemoryPartition
 from sharecoord.store.memory.store import MemoryStore
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.admin.support import INFO
-from tests.unit.runtime.worlds import counts, joined, now_s, offsets, one_member, until, world_with
-from tests.world import World, running
+from tests.unit.runtime.worlds import Crash, counts, doing, now_s, offsets, until, world_with
+from tests.world import TOPICS, World, running
 
 ACCEPT, RELEASE, REJECT = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT
 LANE = "dead/orders"
@@ -61,7 +61,7 @@ def lanes_of(world: World) -> list[tuple[PartitionKey, MemoryPartition]]:
 @virtual
 async def test_selected_letters_go_to_the_members_of_their_topic() -> None:
     world = lane_world()
-    async with one_member(world, max_poll_records=100) as (coordinator, member):
+    async with world.one_member(max_poll_records=100) as (coordinator, member):
         result = await coordinator.lanes.redrive(
             "g", [selection(world, (2, 4), (9, 9))], run_id="r1"
         )
@@ -79,7 +79,7 @@ async def test_selected_letters_go_to_the_members_of_their_topic() -> None:
 @virtual
 async def test_a_second_redrive_takes_nothing_unless_asked_to() -> None:
     world = lane_world()
-    async with one_member(world, max_poll_records=100) as (coordinator, member):
+    async with world.one_member(max_poll_records=100) as (coordinator, member):
         await coordinator.lanes.redrive("g", [selection(world, (0, 2))], run_id="r1")
         for delivery in await member.take(3):
             await member.settle(delivery, ACCEPT)
@@ -108,7 +108,7 @@ async def test_a_second_redrive_takes_nothing_unless_asked_to() -> None:
 @virtual
 async def test_discarded_letters_stay_away_unless_asked_for() -> None:
     world = lane_world()
-    async with one_member(world, max_poll_records=100) as (coordinator, member):
+    async with world.one_member(max_poll_records=100) as (coordinator, member):
         done = await coordinator.lanes.discard("g", [selection(world, (0, 4))], run_id="d")
         assert done.records == 5
         redriven = await coordinator.lanes.redrive("g", [selection(world, (3, 6))], run_id="r")
@@ -124,7 +124,7 @@ async def test_discarded_letters_stay_away_unless_asked_for() -> None:
 @virtual
 async def test_a_redrive_on_top_of_another_leaves_its_locks_alone() -> None:
     world = lane_world()
-    async with one_member(world, max_poll_records=100) as (coordinator, member):
+    async with world.one_member(max_poll_records=100) as (coordinator, member):
         await coordinator.lanes.redrive("g", [selection(world, (5, 9))], run_id="r1")
         held = await member.take(5)
         more = await coordinator.lanes.redrive(
@@ -141,8 +141,7 @@ async def test_a_redrive_on_top_of_another_leaves_its_locks_alone() -> None:
 @virtual
 async def test_nobody_else_gets_letters() -> None:
     world = lane_world(records=5)
-    async with one_member(world, max_poll_records=100) as (coordinator, member):
-        (plain,) = await member.take(5)
+    async with world.one_delivery(5, max_poll_records=100) as (coordinator, member, plain):
         others = {}
         for group, topics in (("h", ("orders",)), ("g", ("dead",)), ("k", ("dead",))):
             other = others[group] = world.member(f"other-{group}")
@@ -160,7 +159,7 @@ async def test_nobody_else_gets_letters() -> None:
 @virtual
 async def test_a_rate_is_kept() -> None:
     world = lane_world(30)
-    async with one_member(world, max_poll_records=100) as (coordinator, member):
+    async with world.one_member(max_poll_records=100) as (coordinator, member):
         began_s = now_s()
         await coordinator.lanes.redrive("g", [selection(world, (0, 29))], run_id="r", rate_per_s=10)
         got = 0
@@ -193,7 +192,7 @@ async def test_what_fails_again_is_another_letter_of_the_same_record() -> None:
         "errors.deadletterqueue.topic.name": "dead",
         "errors.deadletterqueue.copy.record.enable": "true",
     }
-    async with one_member(world, max_poll_records=100) as (coordinator, member):
+    async with world.one_member(max_poll_records=100) as (coordinator, member):
         await coordinator.lanes.redrive("g", [selection(world, (7, 7))], run_id="r")
         (delivery,) = await member.take(1)
         await member.settle(delivery, REJECT)
@@ -215,7 +214,7 @@ async def test_what_fails_again_is_another_letter_of_the_same_record() -> None:
 @virtual
 async def test_letters_that_the_topic_has_no_more_are_finished() -> None:
     world = lane_world()
-    async with one_member(world, max_poll_records=100) as (coordinator, member):
+    async with world.one_member(max_poll_records=100) as (coordinator, member):
         world.log.compact("dead", [3])
         world.log.move_log_start("dead", 2)
         await coordinator.lanes.redrive("g", [selection(world, (0, 5))], run_id="r")
@@ -232,8 +231,7 @@ async def test_what_was_not_handed_out_can_be_taken_back() -> None:
     async with running(world) as coordinator:
         await coordinator.groups.open("g")
         await coordinator.lanes.redrive("g", [selection(world, (0, 9))], run_id="r")
-        member = await joined(world, coordinator, max_poll_records=3, credit=3)
-        (held,) = await member.take(3)
+        member, held = await world.handed(coordinator, 3, credit=3)
         assert await coordinator.lanes.withdraw("g", "dead") == 7
         await member.settle(held, ACCEPT)
         assert world.start_offset("g", LANE) == 10
@@ -251,7 +249,7 @@ async def test_a_topic_that_was_made_again_has_none_of_its_letters() -> None:
         world.log.create("dead")
         world.log.append("dead", 20)
         await coordinator.lanes.redrive("g", [former], run_id="r")
-        member = await joined(world, coordinator, max_poll_records=100)
+        member = await world.joined(coordinator, max_poll_records=100)
         await coordinator.lanes.look()
         rows = [part.row for key, part in lanes_of(world)]
         assert [row.closed for row in rows] == [True]
@@ -282,7 +280,7 @@ async def test_a_lane_that_is_deleted_while_it_is_opened_is_not_made_again(
         assert lanes_of(world) == []
         assert ("g" in world.database.groups) != whole_group
         if not whole_group:
-            member = await joined(world, coordinator, max_poll_records=100)
+            member = await world.joined(coordinator, max_poll_records=100)
             await asyncio.sleep(5)
             assert member.deliveries == []
 
@@ -301,7 +299,7 @@ async def test_a_lane_that_was_emptied_for_its_outbox_reads_no_letters() -> None
         part.clear(None)
         part.row = replace(part.row, stops_at=None)
         group.topic_found(LANE, TopicInfo(world.log.topic_id("dead"), (0,)))
-        member = await joined(world, coordinator, max_poll_records=100)
+        member = await world.joined(coordinator, max_poll_records=100)
         await until(lambda: (LANE, 0) in group.partitions, step_s=0.01)
         await asyncio.sleep(5)
         world.log.append("dead", 5)
@@ -310,41 +308,24 @@ async def test_a_lane_that_was_emptied_for_its_outbox_reads_no_letters() -> None
 
 
 @virtual
-@pytest.mark.parametrize("crash_after", [False, True])
-@pytest.mark.parametrize("crash_at", range(5, 17))
-async def test_a_crash_at_any_call_to_the_store_loses_and_doubles_none(
-    crash_at: int, crash_after: bool
-) -> None:
+@Crash.at_calls(range(5, 17))
+async def test_a_crash_at_any_call_to_the_store_loses_and_doubles_none(crash: Crash) -> None:
     world = lane_world(8)
-    crashing = world.build(crash_at=crash_at, crash_after=crash_after)
-    caller = world.caller
-    await crashing.start()
 
     async def works(coordinator: Coordinator, name: str) -> None:
-        member = world.member(name)
-        await member.join(coordinator, "g", ("orders",), max_poll_records=2)
-        while True:
-            for delivery in await member.take(1):
-                await member.settle(delivery, ACCEPT)
+        member = await world.joined(coordinator, name, max_poll_records=2)
+        await member.work()
 
-    async def redrives() -> None:
-        await crashing.group("g")
-        await crashing.lanes.redrive("g", [selection(world, (0, 5))], run_id="r")
-
-    work = asyncio.create_task(works(crashing, "m1"))
-    redrive = asyncio.create_task(redrives())
-    ended = asyncio.create_task(caller.crashed.wait())
-    await asyncio.wait([ended], timeout=5)
-    for task in (work, redrive, ended):
-        task.cancel()
-    await world.kill(crashing)
-    async with running(world) as coordinator:
+    async def redrives(coordinator: Coordinator) -> None:
         await coordinator.groups.open("g")
         await coordinator.lanes.redrive("g", [selection(world, (0, 5))], run_id="r")
-        work = asyncio.create_task(works(coordinator, "m2"))
-        # The locks of the one that was killed with its coordinator end first.
-        await until(lambda: world.start_offset("g", LANE) == 6, step_s=0.1)
-        work.cancel()
+
+    await crash.hits(world, lambda first: works(first, "m1"), redrives)
+    async with running(world) as coordinator:
+        await redrives(coordinator)
+        async with doing(works(coordinator, "m2")):
+            # The locks of the one that was killed with its coordinator end first.
+            await until(lambda: world.start_offset("g", LANE) == 6, step_s=0.1)
     lives = [world.ledger.life(key, offset) for key, _ in lanes_of(world) for offset in range(6)]
     assert all(life.arrivals for life in lives)
     world.ledger.check()
@@ -358,7 +339,7 @@ async def test_members_keep_locks_of_lanes_over_a_restart(
     """Also when the store does not answer at first."""
     world = lane_world()
     coordinator = await world.start()
-    member = await joined(world, coordinator, max_poll_records=100)
+    member = await world.joined(coordinator, max_poll_records=100)
     await coordinator.lanes.redrive("g", [selection(world, (0, 3))], run_id="r")
     (delivery,) = await member.take(4)
     await world.kill(coordinator)
@@ -371,7 +352,7 @@ async def test_members_keep_locks_of_lanes_over_a_restart(
 
     monkeypatch.setattr(MemoryStore, "list_lanes", fails_at_first)
     async with running(world) as second:
-        assert await member.join(second, "g", ("orders",), max_poll_records=100) == []
+        assert await member.join(second, "g", TOPICS, max_poll_records=100) == []
         result = await member.settle(delivery, ACCEPT)
         assert (result.error, result.exceptions) == (None, [])
         assert world.start_offset("g", LANE) == 4

@@ -18,9 +18,9 @@ from sharecoord.errors import InvalidConfigError, InvalidRequestError
 from sharecoord.ports import TopicInfo
 from sharecoord.runtime.letters.lanes import LaneSelection
 from sharecoord.testing.virtual_time import virtual
-from tests.unit.runtime.fleets import admin_of, fleet_of
+from tests.unit.runtime.fleets import admin_of, joined_fleet
 from tests.unit.runtime.test_lanes import ACCEPT, LANE, lane_world, selection
-from tests.unit.runtime.worlds import joined, offsets, one_member, until
+from tests.unit.runtime.worlds import offsets, until
 from tests.world import World, running
 
 OF_ONE = f"{LANE}/0"
@@ -77,8 +77,7 @@ async def test_no_key_is_out_in_a_lane_and_elsewhere_at_once() -> None:
     async with running(world) as coordinator:
 
         async def works(name: str) -> None:
-            member = world.member(name)
-            await member.join(coordinator, "g", ("orders",), max_poll_records=4)
+            member = await world.joined(coordinator, name, max_poll_records=4)
             while True:
                 delivery = await member.next_delivery()
                 judge.takes(delivery)
@@ -108,7 +107,7 @@ async def test_letters_get_their_turn_beside_a_key_with_much_traffic() -> None:
     for _ in range(3):
         world.log.append("dead", 1, key=b"hot")
     world.log.append("orders", 4_000, key=b"hot")
-    async with one_member(world, max_poll_records=10) as (coordinator, member):
+    async with world.one_member(max_poll_records=10) as (coordinator, member):
         first = await member.next_delivery()
         letters = selection(world, (3, 5), keys=key_hashes_of([b"hot"] * 3))
         letters = replace(letters, source_partition=0)
@@ -161,8 +160,7 @@ async def test_in_a_fleet_any_coordinator_redrives_and_one_serves(asked: str) ->
     for partition in range(1, 8):
         world.log.create("dead", partition + 1)
         world.log.append("dead", 4, partition=partition)
-    async with fleet_of(world, "a", "b") as fleet:
-        member = await joined(world, fleet.all["a"], max_poll_records=100)
+    async with joined_fleet(world, "a", "b", max_poll_records=100) as (fleet, member):
         wanted = [replace(selection(world, (0, 3)), partition=partition) for partition in range(8)]
         result = await fleet.all[asked].lanes.redrive("g", wanted, run_id="r")
         assert result.records == 32
@@ -191,7 +189,7 @@ async def test_a_lane_that_comes_while_its_topic_s_other_one_is_opened_is_opened
     world.log.create("dead", 2)
     world.log.append("dead", 4, partition=1)
     async with running(world) as coordinator:
-        member = await joined(world, coordinator, max_poll_records=100)
+        member = await world.joined(coordinator, max_poll_records=100)
         group, topic_id = coordinator.groups["g"], world.log.topic_id("dead")
         for partition in (0, 1):
             key = PartitionKey("g", "dead", topic_id, partition, "orders")

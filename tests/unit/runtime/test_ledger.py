@@ -16,7 +16,7 @@ from sharecoord.core.states import AcknowledgeOutcome, AcknowledgeType, RecordSt
 from sharecoord.testing.fake_log import FakeRecord, build_chunk
 from sharecoord.testing.ledger import Ledger
 from sharecoord.testing.virtual_time import virtual
-from tests.unit.runtime.worlds import joined, world_with
+from tests.unit.runtime.worlds import world_with
 
 KEY = PartitionKey("g", "orders", "0" * 32, 0)
 KIND = AcknowledgeType
@@ -154,8 +154,7 @@ def test_another_record_s_payload() -> None:
 async def test_records_that_are_finished_without_a_reason() -> None:
     world = world_with(5)
     coordinator = await world.start()
-    member = await joined(world, coordinator, max_poll_records=5)
-    (found,) = await member.take(5)
+    member, found = await world.handed(coordinator, 5)
     assert world.ledger.check_nothing_lost(world.database, world.log, "g") == 5
     await member.acknowledge(found)
     assert world.ledger.check_nothing_lost(world.database, world.log, "g") == 0
@@ -170,8 +169,7 @@ async def test_records_that_are_finished_without_a_reason() -> None:
 async def test_confirmed_records_that_are_not_finished() -> None:
     world = world_with(5)
     coordinator = await world.start()
-    member = await joined(world, coordinator, max_poll_records=5)
-    (found,) = await member.take(5)
+    _, found = await world.handed(coordinator, 5)
     world.ledger.life(found.key, 2).final = KIND.ACCEPT
     with pytest.raises(AssertionError, match="@2: confirmed, yet not finished"):
         world.ledger.check_nothing_lost(world.database, world.log, "g")

@@ -14,18 +14,8 @@ from sharecoord.runtime.partition.record_cache import RecordCache
 from sharecoord.testing.fake_log import FakeRecord, build_chunk
 from sharecoord.testing.harness import FakeMember
 from sharecoord.testing.virtual_time import virtual
-from tests.unit.runtime.worlds import (
-    TOPICS,
-    at_work,
-    counts,
-    joined,
-    now_s,
-    offsets,
-    one_member,
-    until,
-    world_with,
-)
-from tests.world import actor_of, check_coordinator, running
+from tests.unit.runtime.worlds import accept, at_work, counts, now_s, offsets, until, world_with
+from tests.world import TOPICS, actor_of, check_coordinator, running
 
 
 @virtual
@@ -33,7 +23,7 @@ async def test_holes_of_compaction_are_never_seen_and_block_nothing() -> None:
     world = world_with(100)
     holes = [0, 1, *range(20, 40), 50, 97, 98]
     world.log.compact("orders", holes)
-    async with one_member(world, max_poll_records=7) as (_, member):
+    async with world.one_member(max_poll_records=7) as (_, member):
         seen: list[int] = []
         while len(seen) < 100 - len(holes):
             delivery = await member.next_delivery()
@@ -47,8 +37,8 @@ async def test_holes_of_compaction_are_never_seen_and_block_nothing() -> None:
 async def test_control_records_at_the_end_are_passed_over() -> None:
     world = world_with(10)
     world.log.skip("orders", 2)
-    async with one_member(world, max_poll_records=50) as (_, member):
-        await member.acknowledge((await member.take(10))[0])
+    async with world.one_member(max_poll_records=50) as (_, member):
+        await accept(member, *await member.take(10))
         await asyncio.sleep(0.1)
         assert world.start_offset("g", "orders") == 12
         world.log.skip("orders", 1)
@@ -64,8 +54,7 @@ async def test_read_committed_stops_at_open_and_skips_aborted_transactions() -> 
     world = world_with(10, isolation_level="read_committed")
     log = world.log.log("orders")
     log.stable_end = 4
-    async with one_member(world, max_poll_records=50) as (_, member):
-        (delivery,) = await member.take(4)
+    async with world.one_delivery(4, max_poll_records=50) as (_, member, delivery):
         await member.acknowledge(delivery)
         await asyncio.sleep(5)
         assert not member.deliveries
@@ -82,7 +71,7 @@ async def test_read_committed_stops_at_open_and_skips_aborted_transactions() -> 
 @virtual
 async def test_everything_is_read_again_when_nothing_fits_in_memory() -> None:
     world = world_with(300, memory_bytes=1, partitions=2)
-    async with one_member(world, max_poll_records=40) as (coordinator, member):
+    async with world.one_member(max_poll_records=40) as (coordinator, member):
         async with asyncio.timeout(100):
             while world.ledger.confirmed() < 600:
                 delivery = await member.next_delivery()
@@ -100,8 +89,7 @@ async def test_everything_is_read_again_when_nothing_fits_in_memory() -> None:
 async def test_what_was_compacted_since_is_a_gap_for_the_redelivery() -> None:
     world = world_with(20)
     first = await world.start()
-    member = await joined(world, first, max_poll_records=20)
-    (delivery,) = await member.take(20)
+    member, delivery = await world.handed(first, 20)
     await member.acknowledge(delivery, AcknowledgeType.RELEASE, delay_ms=2_000, first=5)
     await world.kill(first)
     world.log.compact("orders", [5, 8, 9, 19])
@@ -122,8 +110,7 @@ async def test_a_held_record_that_was_compacted_is_archived_when_it_is_due() -> 
     """The payloads around it were read again while it was held, so its hole is known."""
     world = world_with(20)
     first = await world.start()
-    member = await joined(world, first, max_poll_records=20)
-    (delivery,) = await member.take(20)
+    member, delivery = await world.handed(first, 20)
     await world.kill(first)
     world.log.compact("orders", [10])
     async with running(world) as second:
@@ -144,8 +131,7 @@ async def test_a_held_record_that_was_compacted_is_archived_when_it_is_due() -> 
         await member.acknowledge(delivery, AcknowledgeType.RELEASE, first=10, last=10)
         await asyncio.sleep(0.5)
         assert not member.deliveries, "a record without a payload is never handed out"
-        for part in parts:
-            await member.acknowledge(part)
+        await accept(member, *parts)
         await member.acknowledge(delivery, last=4)
         await member.acknowledge(delivery, first=16)
         assert world.start_offset("g", "orders") == 20
@@ -154,8 +140,7 @@ async def test_a_held_record_that_was_compacted_is_archived_when_it_is_due() -> 
 @virtual
 async def test_records_below_the_log_start_are_archived_and_counted() -> None:
     world = world_with(50)
-    async with one_member(world, max_poll_records=100) as (coordinator, member):
-        (delivery,) = await member.take(50)
+    async with world.one_delivery(50, max_poll_records=100) as (coordinator, member, delivery):
         await member.acknowledge(delivery, AcknowledgeType.RELEASE, delay_ms=5_000, first=10)
         actor_of(coordinator, "orders").cache.clear()
         world.log.append("orders", 50)
@@ -172,7 +157,7 @@ async def test_records_below_the_log_start_are_archived_and_counted() -> None:
 @virtual
 async def test_a_log_start_beyond_the_position_goes_on_there() -> None:
     world = world_with(0)
-    async with one_member(world, max_poll_records=50, credit=0) as (_, member):
+    async with world.one_member(max_poll_records=50, credit=0) as (_, member):
         await asyncio.sleep(1)
         world.log.set_down(down=True)
         world.log.append("orders", 50)
@@ -188,7 +173,7 @@ async def test_a_log_start_beyond_the_position_goes_on_there() -> None:
 @virtual
 async def test_partitions_that_are_added_start_at_zero() -> None:
     world = world_with(10, auto_offset_reset="latest")
-    async with one_member(world, max_poll_records=50) as (_, member):
+    async with world.one_member(max_poll_records=50) as (_, member):
         await asyncio.sleep(1)
         world.log.create("orders", 3)
         world.log.append("orders", 5, partition=2)
@@ -204,7 +189,7 @@ async def test_added_partitions_start_at_zero_in_spite_of_a_crash() -> None:
     """The row is there, the start offset is not: it must not be resolved anew as `latest`."""
     world = world_with(10, auto_offset_reset="latest")
     first = await world.start()
-    member = await joined(world, first)
+    member = await world.joined(first)
     await asyncio.sleep(1)
     world.log.create("orders", 3)
     caller = world.caller
@@ -247,7 +232,7 @@ async def _join_all_the_time(member: FakeMember, coordinator: Coordinator) -> No
 @virtual
 async def test_kafka_can_go_away_for_a_minute() -> None:
     world = world_with(500)
-    async with one_member(world, max_poll_records=20) as (coordinator, member):
+    async with world.one_member(max_poll_records=20) as (coordinator, member):
         async with at_work(member, seconds_per_record=0.001):
             await asyncio.sleep(0.05)
             world.log.set_down(down=True)
@@ -262,8 +247,7 @@ async def test_kafka_can_go_away_for_a_minute() -> None:
 @virtual
 async def test_redelivery_waits_for_kafka_and_then_comes() -> None:
     world = world_with(10)
-    async with one_member(world, max_poll_records=20) as (coordinator, member):
-        (delivery,) = await member.take(10)
+    async with world.one_delivery(10, max_poll_records=20) as (coordinator, member, delivery):
         actor_of(coordinator, "orders").cache.clear()
         world.log.set_down(down=True)
         await member.acknowledge(delivery, AcknowledgeType.RELEASE)
@@ -277,8 +261,7 @@ async def test_redelivery_waits_for_kafka_and_then_comes() -> None:
 @virtual
 async def test_a_re_read_that_breaks_is_tried_again() -> None:
     world = world_with(10)
-    async with one_member(world, max_poll_records=20) as (coordinator, member):
-        (delivery,) = await member.take(10)
+    async with world.one_delivery(10, max_poll_records=20) as (coordinator, member, delivery):
         actor_of(coordinator, "orders").cache.clear()
         reread, broken = world.log.reread, True
 
@@ -299,8 +282,7 @@ async def test_a_re_read_that_breaks_is_tried_again() -> None:
 @virtual
 async def test_a_re_read_for_an_incarnation_that_is_gone_is_ignored() -> None:
     world = world_with(10)
-    async with one_member(world, max_poll_records=20) as (coordinator, member):
-        (delivery,) = await member.take(10)
+    async with world.one_delivery(10, max_poll_records=20) as (coordinator, member, delivery):
         actor = actor_of(coordinator, "orders")
         actor.cache.clear()
         reread = world.log.reread
@@ -329,7 +311,7 @@ async def test_reading_ahead_stops_and_goes_on(size: int) -> None:
     world = world_with(0)
     world.ledger = type(world.ledger)(values_are_offsets=False)
     world.log.append("orders", 3_000 if size > 100 else 90_000, value=b"x" * size)
-    async with one_member(world, max_poll_records=500, credit=0) as (coordinator, member):
+    async with world.one_member(max_poll_records=500, credit=0) as (coordinator, member):
         await asyncio.sleep(1)
         actor = actor_of(coordinator, "orders")
         ahead = actor.log.fresh.records

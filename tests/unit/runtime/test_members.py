@@ -18,36 +18,24 @@ from sharecoord.errors import (
 from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.testing.harness import FakeMember
 from sharecoord.testing.virtual_time import virtual
-from tests.unit.runtime.worlds import (
-    TOPICS,
-    at_work,
-    counts,
-    joined,
-    now_s,
-    offsets,
-    one_member,
-    until,
-    world_with,
-)
-from tests.world import World, actor_of, running
+from tests.unit.runtime.worlds import accept, at_work, counts, now_s, offsets, until, world_with
+from tests.world import TOPICS, World, actor_of, running
 
 
 async def two(world: World, coordinator: Coordinator) -> tuple[FakeMember, FakeMember]:
     """The first holds everything; the second waits."""
-    one, other = world.member("one"), world.member("other")
-    await one.join(coordinator, "g", TOPICS, max_poll_records=100)
+    one = await world.joined(coordinator, "one", max_poll_records=100)
     await one.take(10)
-    await other.join(coordinator, "g", TOPICS, max_poll_records=100)
+    other = await world.joined(coordinator, "other", max_poll_records=100)
     return one, other
 
 
 @virtual
 async def test_a_lock_that_ends_gives_its_records_to_another() -> None:
     world = world_with(10)
-    async with one_member(world, "one", max_poll_records=100) as (coordinator, one):
-        (mine,) = await one.take(10)
+    async with world.one_delivery(10, "one", max_poll_records=100) as (coordinator, one, mine):
         start_s = now_s()
-        other = await joined(world, coordinator, "other", max_poll_records=100)
+        other = await world.joined(coordinator, "other", max_poll_records=100)
         one.joined_session.credit.records = 0
         (delivery,) = await other.take(10)
         assert offsets(delivery) == list(range(10))
@@ -60,9 +48,8 @@ async def test_a_lock_that_ends_gives_its_records_to_another() -> None:
 @virtual
 async def test_renewed_locks_go_on() -> None:
     world = world_with(10)
-    async with one_member(world, "one", max_poll_records=100) as (coordinator, one):
-        (mine,) = await one.take(10)
-        other = await joined(world, coordinator, "other", max_poll_records=100)
+    async with world.one_delivery(10, "one", max_poll_records=100) as (coordinator, one, mine):
+        other = await world.joined(coordinator, "other", max_poll_records=100)
         one.joined_session.credit.records = 0
         for _ in range(4):
             await asyncio.sleep(20)
@@ -78,8 +65,7 @@ async def test_renewed_locks_go_on() -> None:
 @virtual
 async def test_a_release_with_a_delay_comes_back_on_time() -> None:
     world = world_with(3)
-    async with one_member(world, max_poll_records=100) as (_, member):
-        (delivery,) = await member.take(3)
+    async with world.one_delivery(3, max_poll_records=100) as (_, member, delivery):
         await member.acknowledge(delivery, AcknowledgeType.RELEASE, delay_ms=5_000, last=0)
         start_s = now_s()
         await member.acknowledge(delivery, first=1)
@@ -93,7 +79,7 @@ async def test_backoff_doubles_up_to_its_limit() -> None:
     world = world_with(
         1, retry_backoff_ms="1000", retry_backoff_max_ms="3000", delivery_count_limit="6"
     )
-    async with one_member(world) as (_, member):
+    async with world.one_member() as (_, member):
         waits: list[int] = []
         delivery = await member.next_delivery()
         for count in range(1, 6):
@@ -109,7 +95,7 @@ async def test_backoff_doubles_up_to_its_limit() -> None:
 @virtual
 async def test_no_record_goes_out_beyond_its_limit(how: str) -> None:
     world = world_with(5, delivery_count_limit="3")
-    async with one_member(world, max_poll_records=100) as (coordinator, member):
+    async with world.one_member(max_poll_records=100) as (coordinator, member):
         seen: list[int] = []
         while len(seen) < (5 if how == "reject" else 15):
             delivery = await member.next_delivery()
@@ -134,8 +120,7 @@ async def test_a_poisoned_batch_goes_out_in_shrinking_parts() -> None:
     async with running(world) as coordinator:
         sizes: dict[int, list[int]] = {}
         for number in range(200):
-            member = world.member(f"m{number}")
-            await member.join(coordinator, "g", TOPICS, max_poll_records=64)
+            member = await world.joined(coordinator, f"m{number}", max_poll_records=64)
             try:
                 while True:
                     delivery = await member.next_delivery(timeout_s=40)
@@ -177,8 +162,7 @@ async def test_a_broken_stream_keeps_its_locks_until_the_session_ends() -> None:
 @virtual
 async def test_who_comes_back_in_time_goes_on() -> None:
     world = world_with(10, record_lock_duration_ms="60000")
-    async with one_member(world, "one", max_poll_records=100) as (coordinator, one):
-        (mine,) = await one.take(10)
+    async with world.one_delivery(10, "one", max_poll_records=100) as (coordinator, one, mine):
         one.disconnect()
         await asyncio.sleep(40)
         assert not await one.join(coordinator, "g", TOPICS)
@@ -190,8 +174,7 @@ async def test_who_comes_back_in_time_goes_on() -> None:
 @virtual
 async def test_a_second_join_of_a_member_fences_the_older_stream() -> None:
     world = world_with(10)
-    async with one_member(world, "one", max_poll_records=4) as (coordinator, one):
-        (mine,) = await one.take(4)
+    async with world.one_delivery(4, "one") as (coordinator, one, mine):
         twin = FakeMember("one", world.ledger)
         old_session = one.joined_session
         await twin.join(coordinator, "g", TOPICS, max_poll_records=4)
@@ -214,8 +197,7 @@ async def test_a_second_join_of_a_member_fences_the_older_stream() -> None:
 async def test_a_join_that_is_overtaken_compares_nothing() -> None:
     """Its book is older than what the newer stream holds by then."""
     world = world_with(10)
-    async with one_member(world, "one", max_poll_records=10) as (coordinator, one):
-        (mine,) = await one.take(10)
+    async with world.one_delivery(10, "one") as (coordinator, _, mine):
         world.log.create("late", 1)
         found = await world.log.describe(["late"])
         world.log.set_down(down=True)
@@ -236,8 +218,7 @@ async def test_a_join_that_is_overtaken_compares_nothing() -> None:
 @virtual
 async def test_a_lock_book_settles_both_ways() -> None:
     world = world_with(10)
-    async with one_member(world, "one", max_poll_records=10) as (coordinator, one):
-        (mine,) = await one.take(10)
+    async with world.one_delivery(10, "one") as (coordinator, one, mine):
         token, key = mine.ranges[0].lock_token, mine.key
         one.disconnect()
         book = [
@@ -264,8 +245,7 @@ async def test_a_lock_book_settles_both_ways() -> None:
 async def test_nothing_is_lost_from_a_book_while_kafka_is_away() -> None:
     world = world_with(10)
     first = await world.start()
-    one = await joined(world, first, "one", max_poll_records=10)
-    (mine,) = await one.take(10)
+    one, mine = await world.handed(first, 10, "one")
     await world.kill(first)
     world.log.set_down(down=True)
     async with running(world) as second:
@@ -282,14 +262,14 @@ async def test_nothing_is_lost_from_a_book_while_kafka_is_away() -> None:
 @virtual
 async def test_who_does_not_poll_is_removed() -> None:
     world = world_with(10, record_lock_duration_ms="60000")
-    async with one_member(world, "one", max_poll_records=100, max_poll_interval_ms=20_000) as (
+    async with world.one_member("one", max_poll_records=100, max_poll_interval_ms=20_000) as (
         coordinator,
         one,
     ):
         await one.take(10)
         await asyncio.sleep(15)
         coordinator.groups["g"].polled(one.joined_session)
-        other = await joined(world, coordinator, "other", max_poll_records=100)
+        other = await world.joined(coordinator, "other", max_poll_records=100)
         await asyncio.sleep(19.9)
         assert not one.ended
         (delivery,) = await other.take(10)
@@ -321,9 +301,7 @@ async def test_who_leaves_counts_what_its_book_shows_and_nothing_else() -> None:
     """The rest was sent, and was on its way when the member left; even at the last attempt."""
     world = world_with(4, delivery_count_limit="2")
     async with running(world) as coordinator:
-        one, other = world.member("one"), world.member("other")
-        await one.join(coordinator, "g", TOPICS, max_poll_records=100)
-        (got,) = await one.take(4)
+        one, got = await world.handed(coordinator, 4, "one", max_poll_records=100)
         one.broken()
         world.log.append("orders", 6)
         group = coordinator.groups["g"]
@@ -332,7 +310,7 @@ async def test_who_leaves_counts_what_its_book_shows_and_nothing_else() -> None:
         held = [HeldRange(each.first, each.last, each.lock_token) for each in got.ranges]
         group.leave(one.joined_session, {got.key.log_id: held})
         world.ledger.gone("one")
-        await other.join(coordinator, "g", TOPICS, max_poll_records=100)
+        other = await world.joined(coordinator, "other", max_poll_records=100)
         again = await other.take(10)
         assert {
             offset: each.delivery_count
@@ -347,15 +325,13 @@ async def test_what_is_not_sent_yet_when_a_member_leaves_goes_back_unseen() -> N
     """Even at the last attempt: nobody saw it, so it must not be archived."""
     world = world_with(0, delivery_count_limit="1")
     async with running(world) as coordinator:
-        one, other = world.member("one"), world.member("other")
-        await one.join(coordinator, "g", TOPICS, max_poll_records=100)
+        one = await world.joined(coordinator, "one", max_poll_records=100)
         await asyncio.sleep(1.5)
         world.log.append("orders", 5)
         await until(lambda: coordinator.groups["g"].totals.get("one"), step_s=0.0001)
         assert not one.received
         one.leave()
-        await other.join(coordinator, "g", TOPICS, max_poll_records=100)
-        (delivery,) = await other.take(5)
+        other, delivery = await world.handed(coordinator, 5, "other", max_poll_records=100)
         assert counts(delivery) == {1}
         await other.acknowledge(delivery)
 
@@ -364,13 +340,12 @@ async def test_what_is_not_sent_yet_when_a_member_leaves_goes_back_unseen() -> N
 async def test_a_stream_that_breaks_before_the_commit_hands_back_unseen() -> None:
     world = world_with(0)
     async with running(world) as coordinator:
-        one, other = world.member("one"), world.member("other")
-        await one.join(coordinator, "g", TOPICS, max_poll_records=100)
+        one = await world.joined(coordinator, "one", max_poll_records=100)
         await asyncio.sleep(1.5)
         world.log.append("orders", 5)
         await until(lambda: coordinator.groups["g"].totals.get("one"), step_s=0.0001)
         one.disconnect()
-        await other.join(coordinator, "g", TOPICS, max_poll_records=100)
+        other = await world.joined(coordinator, "other", max_poll_records=100)
         (delivery,) = await other.take(5, timeout_s=1)
         assert counts(delivery) == {1}
 
@@ -379,7 +354,7 @@ async def test_a_stream_that_breaks_before_the_commit_hands_back_unseen() -> Non
 async def test_a_delivery_that_can_not_be_sent_is_handed_back() -> None:
     world = world_with(5)
     async with running(world) as coordinator:
-        one, other = world.member("one"), world.member("other")
+        one = world.member("one")
 
         def fail(*_: object) -> None:
             raise ValueError("no such codec")
@@ -389,7 +364,7 @@ async def test_a_delivery_that_can_not_be_sent_is_handed_back() -> None:
         await asyncio.sleep(1)
         assert one.ended
         coordinator.groups["g"].disconnected(one.joined_session)
-        await other.join(coordinator, "g", TOPICS, max_poll_records=100)
+        other = await world.joined(coordinator, "other", max_poll_records=100)
         (delivery,) = await other.take(5, timeout_s=1)
         assert counts(delivery) == {1}
         assert not world.fatal
@@ -400,8 +375,8 @@ async def test_topics_follow_the_subscription() -> None:
     world = world_with(10)
     world.log.create("payments")
     world.log.append("payments", 10)
-    async with one_member(world, max_poll_records=100) as (coordinator, member):
-        await member.acknowledge((await member.take(10))[0])
+    async with world.one_member(max_poll_records=100) as (coordinator, member):
+        await accept(member, *await member.take(10))
         member.joined_group.subscribe(member.joined_session, ["payments"])
         coordinator.groups.subscription_changed(member.joined_group, member.joined_session)
         world.log.append("orders", 10)
@@ -415,7 +390,7 @@ async def test_topics_follow_the_subscription() -> None:
 @virtual
 async def test_paused_partitions_deliver_nothing_until_they_are_resumed() -> None:
     world = world_with(10, partitions=2)
-    async with one_member(world, max_poll_records=100, credit=0) as (_, member):
+    async with world.one_member(max_poll_records=100, credit=0) as (_, member):
         member.joined_session.paused = frozenset({("orders", 1)})
         member.joined_session.credit.records = 1_000
         member.joined_group.dispatcher.wake_all()
@@ -432,7 +407,7 @@ async def test_paused_partitions_deliver_nothing_until_they_are_resumed() -> Non
 @virtual
 async def test_records_stop_at_the_credit() -> None:
     world = world_with(1_000)
-    async with one_member(world, max_poll_records=500, credit=30) as (_, member):
+    async with world.one_member(max_poll_records=500, credit=30) as (_, member):
         assert offsets(*await member.take(30)) == list(range(30))
         await asyncio.sleep(10)
         assert not member.deliveries
@@ -448,7 +423,7 @@ async def test_bytes_stop_at_the_credit() -> None:
     """A batch may exceed it, nothing comes beyond."""
     world = world_with(1_000)
     async with (
-        one_member(world, max_poll_records=10, credit_bytes=5_000) as (_, member),
+        world.one_member(max_poll_records=10, credit_bytes=5_000) as (_, member),
         at_work(member),
     ):
         await asyncio.sleep(10)
@@ -466,10 +441,10 @@ async def test_bytes_stop_at_the_credit() -> None:
 async def test_a_stream_that_is_not_read_gets_nothing_more() -> None:
     world = world_with(100)
     async with running(world) as coordinator:
-        one, other = world.member("one"), world.member("other")
+        one = world.member("one")
         one.unsent_bytes = coordinator.context.limits.memory.stream_unsent_max_bytes + 1
         await one.join(coordinator, "g", TOPICS, max_poll_records=10)
-        await other.join(coordinator, "g", TOPICS, max_poll_records=10)
+        other = await world.joined(coordinator, "other", max_poll_records=10)
         async with at_work(other):
             await asyncio.sleep(1)
         assert other.received == 100
@@ -525,8 +500,7 @@ async def test_wrong_acknowledgements_change_nothing() -> None:
 @virtual
 async def test_an_acknowledgement_that_is_repeated_is_answered() -> None:
     world = world_with(10)
-    async with one_member(world, max_poll_records=100) as (_, member):
-        (delivery,) = await member.take(10)
+    async with world.one_delivery(10, max_poll_records=100) as (_, member, delivery):
         assert not (await member.acknowledge(delivery, first=5)).exceptions
         again = await member.acknowledge(delivery, first=5)
         assert [e.outcome for e in again.exceptions] == [AcknowledgeOutcome.ALREADY_FINISHED]

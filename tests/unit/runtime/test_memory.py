@@ -22,22 +22,21 @@ from tests.unit.runtime.small_memory import (
     READ_BYTES,
     RECORD_BYTES,
     SLACK_BYTES,
-    TOPICS,
     level_of,
     limited,
     small_reads,
     total_now,
     world_of,
 )
-from tests.unit.runtime.worlds import joined, offsets, until
-from tests.world import World, actor_of
+from tests.unit.runtime.worlds import accept, offsets, until
+from tests.world import TOPICS, World, actor_of
 
 __all__ = ["small_reads"]
 
 
 async def accept_all(world: World, coordinator: Coordinator, count: int) -> list[int]:
     """A member that accepts everything; returns the offsets in order of arrival."""
-    member = await joined(world, coordinator, "worker", max_poll_records=20)
+    member = await world.joined(coordinator, "worker", max_poll_records=20)
     seen: list[int] = []
     while len(seen) < count:
         delivery = await member.next_delivery(timeout_s=600)
@@ -53,7 +52,7 @@ async def accept_all(world: World, coordinator: Coordinator, count: int) -> list
 async def test_the_largest_stops_reading_and_the_others_go_on() -> None:
     world = world_of(3_000, 120)
     async with limited(world, MemoryLimits(LIMIT_BYTES)) as coordinator:
-        await joined(world, coordinator, "idle", credit=0)
+        await world.joined(coordinator, "idle", credit=0)
         watch = coordinator.memory
         await until(lambda: level_of(coordinator) is MemoryLevel.READS_STOPPED, step_s=0.01)
         large, small = actor_of(coordinator, "orders", 0), actor_of(coordinator, "orders", 1)
@@ -72,7 +71,7 @@ async def test_the_largest_stops_reading_and_the_others_go_on() -> None:
 async def test_half_way_to_the_next_mark_nobody_reads() -> None:
     world = world_of(400, 400, 400, 400)
     async with limited(world, MemoryLimits(LIMIT_BYTES)) as coordinator:
-        member = await joined(world, coordinator, "idle", credit=0)
+        member = await world.joined(coordinator, "idle", credit=0)
         await asyncio.sleep(2)
         member.unsent_bytes = int(0.89 * LIMIT_BYTES) - total_now(coordinator)
         coordinator.memory.look()
@@ -110,7 +109,7 @@ async def test_a_limit_in_force_is_said_once_and_does_not_flap() -> None:
     world = world_of(3_000)
     with structlog.testing.capture_logs() as lines:
         async with limited(world, MemoryLimits(LIMIT_BYTES)) as coordinator:
-            member = await joined(world, coordinator, credit=0)
+            member = await world.joined(coordinator, credit=0)
             await until(lambda: level_of(coordinator) is MemoryLevel.READS_STOPPED, step_s=0.01)
             actor = actor_of(coordinator, "orders")
             over = total_now(coordinator) - int(0.80 * LIMIT_BYTES)
@@ -141,7 +140,7 @@ async def test_a_limit_in_force_is_said_once_and_does_not_flap() -> None:
 async def test_cached_payloads_go_before_reading_stops() -> None:
     world = world_of(300)
     async with limited(world, MemoryLimits(LIMIT_BYTES)) as coordinator:
-        member = await joined(world, coordinator, max_poll_records=900)
+        member = await world.joined(coordinator, max_poll_records=900)
         held = await member.take(300)
         actor = actor_of(coordinator, "orders")
         assert actor.cache.size_bytes == 300 * RECORD_BYTES
@@ -167,12 +166,11 @@ async def test_acquiring_stops_for_all_and_goes_on_when_a_slow_stream_has_draine
     world = world_of(30)
     with structlog.testing.capture_logs() as lines:
         async with limited(world, MemoryLimits(LIMIT_BYTES)) as coordinator:
-            slow, quick = world.member("slow"), world.member("quick")
-            await slow.join(coordinator, "g", TOPICS, credit=0)
+            slow = await world.joined(coordinator, "slow", credit=0)
             slow.unsent_bytes = int(0.96 * LIMIT_BYTES)
             coordinator.memory.look()
             assert level_of(coordinator) is MemoryLevel.ACQUIRING_STOPPED
-            await quick.join(coordinator, "g", TOPICS, max_poll_records=30)
+            quick = await world.joined(coordinator, "quick", max_poll_records=30)
             await asyncio.sleep(10)
             assert not quick.deliveries
             # Within the hysteresis nothing changes.
@@ -183,8 +181,7 @@ async def test_acquiring_stops_for_all_and_goes_on_when_a_slow_stream_has_draine
             await asyncio.sleep(1)
             assert level_of(coordinator) is MemoryLevel.READS_STOPPED
             slow.unsent_bytes = 0
-            for delivery in await quick.take(30, timeout_s=5):
-                await quick.settle(delivery)
+            await accept(quick, *await quick.take(30, timeout_s=5))
     levels = [line["event"] for line in lines if "memory" in line["event"]]
     assert levels[0] == "memory limit: groups above their part acquire nothing"
     assert levels[-1] == "memory is below its limit again"
@@ -195,9 +192,8 @@ async def test_acquiring_stops_for_all_and_goes_on_when_a_slow_stream_has_draine
 async def test_ranges_alone_over_the_limit_still_get_free_by_acknowledgements() -> None:
     world = world_of(200)
     async with limited(world, MemoryLimits(40 * RANGE_BYTES)) as coordinator:
-        member = world.member("m")
         coordinator.context.budget.on_alarm = lambda: None
-        await member.join(coordinator, "g", TOPICS, max_poll_records=200)
+        member = await world.joined(coordinator, max_poll_records=200)
         coordinator.memory._set_marks(MemoryLevel.OPEN, [], -(1 << 30))
         taken = await member.take(100)
         # Every second one is accepted: one range for each of the others.
@@ -213,7 +209,7 @@ async def test_ranges_alone_over_the_limit_still_get_free_by_acknowledgements() 
         assert actor.partition is not None
         assert actor.partition.window.due >= 50
         assert level_of(coordinator) is MemoryLevel.ACQUIRING_STOPPED
-        other = await joined(world, coordinator, "other", max_poll_records=10)
+        other = await world.joined(coordinator, "other", max_poll_records=10)
         seen: list[int] = []
         while world.start_offset("g", "orders") < 200:
             delivery = await other.next_delivery(timeout_s=60)
@@ -228,7 +224,7 @@ async def test_ranges_alone_over_the_limit_still_get_free_by_acknowledgements() 
 async def test_read_ahead_goes_before_acquiring_stops_and_is_read_again() -> None:
     world = world_of(600, 100)
     async with limited(world, MemoryLimits(LIMIT_BYTES)) as coordinator:
-        slow = await joined(world, coordinator, "slow", credit=0)
+        slow = await world.joined(coordinator, "slow", credit=0)
         await until(
             lambda: coordinator.context.budget.used_bytes == 700 * RECORD_BYTES, step_s=0.01
         )
@@ -298,7 +294,7 @@ async def test_all_parts_are_counted_and_shown() -> None:
     world = world_of(300, ordering="key")
     world.log.append("orders", 50, key=b"k")
     async with limited(world, MemoryLimits(LIMIT_BYTES)) as coordinator:
-        member = await joined(world, coordinator, max_poll_records=350)
+        member = await world.joined(coordinator, max_poll_records=350)
         (*_, last) = await member.take(350)
         member.unsent_bytes = 777
         coordinator.memory.look()
@@ -340,7 +336,7 @@ async def short_in_view(coordinator: Coordinator) -> str:
 async def test_a_commit_under_way_is_counted_until_it_is_done() -> None:
     world = world_of(100)
     async with limited(world, MemoryLimits(LIMIT_BYTES)) as coordinator:
-        member = await joined(world, coordinator, credit=0, max_poll_records=100)
+        member = await world.joined(coordinator, credit=0, max_poll_records=100)
         await until(
             lambda: coordinator.context.budget.used_bytes == 100 * RECORD_BYTES, step_s=0.01
         )

@@ -22,15 +22,14 @@ from tests.unit.runtime.small_memory import (
     LIMIT_BYTES,
     READ_BYTES,
     RECORD_BYTES,
-    TOPICS,
     level_of,
     limited,
     small_reads,
     total_now,
     world_of,
 )
-from tests.unit.runtime.worlds import joined, now_s, offsets, until
-from tests.world import World, actor_of
+from tests.unit.runtime.worlds import accept, now_s, offsets, until
+from tests.world import TOPICS, World, actor_of
 
 __all__ = ["small_reads"]
 
@@ -238,11 +237,10 @@ async def test_a_stream_that_is_not_read_is_ended_and_its_locks_stay() -> None:
         assert used_in_all(coordinator) >= 20_000
         deaf.unsent_bytes = 0
         assert used_in_all(coordinator) < 20_000 + LIMIT_BYTES // 10
-        other = await joined(world, coordinator, "other", max_poll_records=20)
+        other = await world.joined(coordinator, "other", max_poll_records=20)
         again = await other.take(20, timeout_s=60)
         assert offsets(*again) == offsets(held)
-        for delivery in again:
-            await other.settle(delivery)
+        await accept(other, *again)
         await asyncio.sleep(60)
         with pytest.raises(UnknownMemberError):
             coordinator.groups["g"].session(session.member_id)

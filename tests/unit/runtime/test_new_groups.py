@@ -12,16 +12,14 @@ from sharecoord.runtime.group.opening import NEW_TOLD_MS
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.fleets import INFO
 from tests.unit.runtime.worlds import world_with
-from tests.world import World, running
+from tests.world import TOPICS, World, running
 
-TOPICS = ("orders",)
 RESET = "share.auto.offset.reset"
 
 
 async def told(world: World, coordinator: Coordinator, name: str = "m") -> set[str]:
     """What a member that joins now hears of, with the join or soon after it."""
-    member = world.member(name)
-    await member.join(coordinator, "g", TOPICS)
+    member = await world.joined(coordinator, name)
     at_join = member.joined_group.assignment(member.joined_session)
     await asyncio.sleep(1)
     return {topic for each in (at_join, *member.assignments) for topic in each.starts_at_end}

@@ -19,8 +19,8 @@ from sharecoord.testing.harness import FakeMember
 from sharecoord.testing.ledger import Ledger
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.fleets import Fleet, admin_of, fleet_of
-from tests.unit.runtime.worlds import TOPICS, joined, offsets, one_member, until, world_with
-from tests.world import World, actor_of, running
+from tests.unit.runtime.worlds import offsets, until, world_with
+from tests.world import TOPICS, World, actor_of, running
 
 LOCK_S = 30
 RELEASE = AcknowledgeType.RELEASE
@@ -151,8 +151,7 @@ async def test_whoever_ends_locks_their_holder_is_told(
 @virtual
 async def test_what_a_member_said_itself_is_not_taken_back() -> None:
     world = keyed(4)
-    async with one_member(world, max_poll_records=4) as (coordinator, member):
-        (delivery,) = await member.take(4)
+    async with world.one_delivery(4) as (coordinator, member, delivery):
         await member.acknowledge(delivery, last=1)
         await member.acknowledge(delivery, AcknowledgeType.REJECT, first=2, last=2)
         actor = actor_of(coordinator, "orders")
@@ -165,7 +164,7 @@ async def test_what_a_member_said_itself_is_not_taken_back() -> None:
 @virtual
 async def test_a_deleted_topic_takes_its_locks_with_it() -> None:
     world = world_with(10)
-    async with one_member(world, max_poll_records=10) as (coordinator, member):
+    async with world.one_member(max_poll_records=10) as (coordinator, member):
         await member.take(10)
         world.log.delete("orders")
         await coordinator.groups["g"].topic_gone("orders")
@@ -174,7 +173,7 @@ async def test_a_deleted_topic_takes_its_locks_with_it() -> None:
 
 async def fleet_member(fleet: Fleet, world: World) -> tuple[Listener, Delivery, str]:
     """A member at one coordinator with records of another, and that one's name."""
-    scout = await joined(world, fleet.all["a"], "scout", credit=0)
+    scout = await world.joined(fleet.all["a"], "scout", credit=0)
     await until(lambda: any(fleet.owned().values()), step_s=0.1)
     scout.leave()
     owner = next(name for name, places in fleet.owned().items() if places)

@@ -31,8 +31,8 @@ from sharecoord.runtime.group.offsets_export import (
 )
 from sharecoord.testing.harness import FakeMember
 from sharecoord.testing.virtual_time import virtual
-from tests.unit.runtime.worlds import TOPICS, joined, now_s, until, world_with
-from tests.world import World, actor_of
+from tests.unit.runtime.worlds import now_s, until, world_with
+from tests.world import TOPICS, World, actor_of
 
 SETTING = "share.offsets.export.group"
 NAME = "sharecoord.g"
@@ -173,23 +173,24 @@ async def test_without_the_setting_kafka_is_not_asked() -> None:
         assert coordinator.offsets_exporter.figures() == ()
 
 
-async def accepting_slowly(
-    world: World, kafka: FakeGroups, coordinator: Coordinator, member: FakeMember
-) -> asyncio.Task[PartitionResult]:
+@asynccontextmanager
+async def accepting_slowly() -> AsyncIterator[
+    tuple[World, FakeGroups, asyncio.Task[PartitionResult]]
+]:
     """A member accepts ten records; that is decided, and the store takes three rounds for it."""
-    delivery = await member.next_delivery()
-    await until(lambda: kafka.offset() == 0, step_s=0.1)
-    world.caller.delay_s = 3 * ROUND_S
-    accepting = asyncio.create_task(member.acknowledge(delivery))
-    await until(lambda: decided_start(coordinator) == 10, step_s=0.001)
-    return accepting
+    world, kafka = exported(100), FakeGroups()
+    async with exporting_to(kafka, world) as (coordinator, member):
+        delivery = await member.next_delivery()
+        await until(lambda: kafka.offset() == 0, step_s=0.1)
+        world.caller.delay_s = 3 * ROUND_S
+        accepting = asyncio.create_task(member.acknowledge(delivery))
+        await until(lambda: decided_start(coordinator) == 10, step_s=0.001)
+        yield world, kafka, accepting
 
 
 @virtual
 async def test_nothing_goes_out_before_it_is_durable() -> None:
-    world, kafka = exported(100), FakeGroups()
-    async with exporting_to(kafka, world) as (coordinator, member):
-        accepting = await accepting_slowly(world, kafka, coordinator, member)
+    async with accepting_slowly() as (world, kafka, accepting):
         await asyncio.sleep(ROUND_S)
         # Decided, and a round has passed; the store has not taken it.
         assert world.start_offset("g", "orders") == 0
@@ -202,9 +203,7 @@ async def test_nothing_goes_out_before_it_is_durable() -> None:
 
 @virtual
 async def test_what_a_reset_made_void_is_not_written() -> None:
-    world, kafka = exported(100), FakeGroups()
-    async with exporting_to(kafka, world) as (coordinator, member):
-        accepting = await accepting_slowly(world, kafka, coordinator, member)
+    async with accepting_slowly() as (world, kafka, accepting):
         # Another coordinator's reset is there first: the commit under way will be fenced.
         world.store.reset_partitions({world.partition("g", "orders"): 50})
         await until(lambda: kafka.offset() != 0, step_s=0.1)
@@ -258,7 +257,7 @@ async def test_requests_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(offsets_export, "WRITE_PARTITIONS_MAX", 2)
     world, kafka = exported(1, partitions=5), FakeGroups()
     async with exporting(world, kafka) as coordinator:
-        await joined(world, coordinator, credit=0)
+        await world.joined(coordinator, credit=0)
         await asyncio.sleep(ROUND_S)
         assert [len(written) for _, _, written in kafka.writes] == [2, 2, 1]
         assert sorted(kafka.groups[NAME]) == [("orders", p) for p in range(5)]
@@ -403,7 +402,7 @@ async def test_what_is_missing_in_kafka_is_written_anew() -> None:
     world, kafka = exported(100, partitions=2), FakeGroups()
     kafka.unknown.add(("orders", 1))
     async with exporting(world, kafka) as coordinator:
-        await joined(world, coordinator, credit=0)
+        await world.joined(coordinator, credit=0)
         await asyncio.sleep(2 * ROUND_S)
         assert list(kafka.groups[NAME]) == [PLACE]
         # A partition that Kafka did not know yet.

@@ -16,7 +16,7 @@ from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.runtime.group.acknowledge_for import acknowledge_for, check_allowed
 from sharecoord.runtime.partition.collector import Collector
 from sharecoord.testing.virtual_time import virtual
-from tests.unit.runtime.worlds import counts, joined, offsets, world_with
+from tests.unit.runtime.worlds import counts, offsets, world_with
 from tests.world import World, running
 
 
@@ -43,8 +43,7 @@ async def holding(
     world: World, coordinator: Coordinator, records: int = 5
 ) -> tuple[Delivery, list[AcknowledgedRange]]:
     """A member that has records, and whose process dies."""
-    member = await joined(world, coordinator, max_poll_records=100)
-    (delivery,) = await member.take(records)
+    member, delivery = await world.handed(coordinator, records, max_poll_records=100)
     member.disconnect()
     return delivery, said(delivery, AcknowledgeType.ACCEPT)
 
@@ -57,7 +56,7 @@ async def test_what_a_dead_member_wrote_down_is_settled_and_comes_to_nobody() ->
         result = await say(coordinator, "m", ranges)
         assert (result.error, list(result.exceptions)) == (None, [])
         assert world.start_offset("g", "orders") == 5
-        other = await joined(world, coordinator, "other")
+        other = await world.joined(coordinator, "other")
         await asyncio.sleep(100)
         assert not other.deliveries
 
@@ -67,7 +66,7 @@ async def test_it_is_no_sign_of_life() -> None:
     world = world_with(5)
     async with running(world) as coordinator:
         _, ranges = await holding(world, coordinator)
-        other = await joined(world, coordinator, "other", max_poll_records=100)
+        other = await world.joined(coordinator, "other", max_poll_records=100)
         await asyncio.sleep(29)
         await say(coordinator, "m", [ranges[0]._replace(last=ranges[0].first)])
         # The lock of the others ends when it would have, and the session of the dead one, too.
@@ -87,7 +86,7 @@ async def test_said_twice_or_late_it_is_answered_as_ever() -> None:
         assert not (await say(coordinator, "m", first)).exceptions
         (again,) = (await say(coordinator, "m", first)).exceptions
         assert again.outcome is AcknowledgeOutcome.ALREADY_FINISHED
-        other = await joined(world, coordinator, "other", max_poll_records=100)
+        other = await world.joined(coordinator, "other", max_poll_records=100)
         deliveries = await other.take(4)
         assert offsets(*deliveries) == [0, 2, 3, 4]
         (late,) = (await say(coordinator, "m", [ranges[0]._replace(last=0)])).exceptions
@@ -109,8 +108,7 @@ async def test_a_member_that_nobody_knows_any_more_hears_what_became_of_its_reco
         assert "m" not in coordinator.groups["g"].sessions
         (gone,) = (await say(coordinator, "m", ranges)).exceptions
         assert gone.outcome is AcknowledgeOutcome.LOCK_LOST
-        other = await joined(world, coordinator, "other", max_poll_records=100)
-        (delivery,) = await other.take(5)
+        other, delivery = await world.handed(coordinator, 5, "other", max_poll_records=100)
         await other.acknowledge(delivery)
         (finished,) = (await say(coordinator, "m", ranges)).exceptions
         assert finished.outcome is AcknowledgeOutcome.UNKNOWN_OUTCOME
@@ -144,8 +142,7 @@ async def test_a_reset_begins_another_life_and_a_crash_does_not() -> None:
         first = delivery.replay_epoch
         await world.kill(coordinator)
         coordinator = await world.start()
-        other = await joined(world, coordinator, "other", max_poll_records=100)
-        (again,) = await other.take(5)
+        other, again = await world.handed(coordinator, 5, "other", max_poll_records=100)
         assert (offsets(again), again.replay_epoch) == ([0, 1, 2, 3, 4], first)
         world.ledger.reset(again.key)
         world.store.reset_partitions({again.key: 0})

@@ -16,9 +16,7 @@ from sharecoord.testing.ledger import Ledger
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.test_dead_letters import INFO
 from tests.unit.runtime.worlds import offsets, until, world_with
-from tests.world import running
-
-TOPICS = ("orders",)
+from tests.world import TOPICS, running
 
 
 async def work(member: FakeMember, seen: dict[bytes | None, list[int]], fails: set[int]) -> None:
@@ -82,8 +80,7 @@ async def test_what_a_lowered_limit_has_worn_out_hides_nothing(ordering: str) ->
     for number in range(20):
         world.log.append("orders", 1, key=b"%d" % number)
     async with running(world) as coordinator:
-        first, second = world.member("first"), world.member("second")
-        await first.join(coordinator, "g", TOPICS, max_poll_records=20)
+        first = await world.joined(coordinator, "first", max_poll_records=20)
         for delivery in await first.take(20):
             await first.settle(delivery, AcknowledgeType.RELEASE)
         first.leave()
@@ -91,7 +88,7 @@ async def test_what_a_lowered_limit_has_worn_out_hides_nothing(ordering: str) ->
         await Admin(coordinator, INFO).alter_group_configs("g", limit, [])
         world.log.append("orders", 1, key=b"new")
         mode = AcquireMode.RECORD_LIMIT
-        await second.join(coordinator, "g", TOPICS, mode=mode, max_poll_records=1, credit=1)
+        second = await world.joined(coordinator, "second", mode=mode, max_poll_records=1, credit=1)
         (delivery,) = await second.take(1, timeout_s=1)
         assert offsets(delivery) == [20]
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -22,7 +24,7 @@ from tests.unit.runtime.test_dead_letters import (
     reject,
     text,
 )
-from tests.unit.runtime.worlds import joined, until
+from tests.unit.runtime.worlds import accept, until
 from tests.world import World, running
 
 LETTERS = 10
@@ -31,8 +33,7 @@ LETTERS = 10
 async def waiting(world: World, coordinator: Coordinator, *, forget: bool = False) -> None:
     """Letters that wait for a cluster that is down, of a group without members."""
     world.dead_letters.down = True
-    member = await joined(world, coordinator, max_poll_records=100)
-    (delivery,) = await member.take(LETTERS)
+    member, delivery = await world.handed(coordinator, LETTERS, max_poll_records=100)
     if forget:
         world.log.set_down(down=True)
         (actor,) = coordinator.groups["g"].partitions.values()
@@ -41,6 +42,14 @@ async def waiting(world: World, coordinator: Coordinator, *, forget: bool = Fals
     member.leave()
     await coordinator.context.committer.flush()
     assert outbox(world) == list(range(LETTERS))
+
+
+@asynccontextmanager
+async def letters_waiting(world: World, *, forget: bool = False) -> AsyncIterator[Coordinator]:
+    """Runs a coordinator with letters that wait, see `waiting`, for the length of a block."""
+    async with running(world) as coordinator:
+        await waiting(world, coordinator, forget=forget)
+        yield coordinator
 
 
 async def deleted(coordinator: Coordinator) -> None:
@@ -81,8 +90,7 @@ async def test_of_a_group_that_was_deleted() -> None:
 @pytest.mark.parametrize("once", ["false", "true"])
 async def test_of_a_group_that_was_deleted_before_a_restart(once: str) -> None:
     world = letters_world(LETTERS, exactly_once=once)
-    async with running(world) as coordinator:
-        await waiting(world, coordinator)
+    async with letters_waiting(world) as coordinator:
         await deleted(coordinator)
     world.dead_letters.down = False
     world.dead_letters.transactions.clear()
@@ -98,13 +106,9 @@ async def test_of_a_group_that_was_deleted_before_a_restart(once: str) -> None:
 @virtual
 async def test_of_a_topic_that_was_made_again() -> None:
     world = letters_world(LETTERS)
-    async with running(world) as coordinator:
-        await waiting(world, coordinator)
-        world.log.delete("orders")
-        world.log.create("orders", 1)
-        world.log.append("orders", 3)
-        member = await joined(world, coordinator, max_poll_records=100)
-        (delivery,) = await member.take(3)
+    async with letters_waiting(world) as coordinator:
+        world.make_again(3)
+        member, delivery = await world.handed(coordinator, 3, max_poll_records=100)
         await member.settle(delivery)
         world.dead_letters.down = False
         await all_sent(world)
@@ -114,8 +118,8 @@ async def test_of_a_topic_that_was_made_again() -> None:
 @virtual
 async def test_of_a_topic_that_went_while_nobody_was_there() -> None:
     world = letters_world(LETTERS)
-    async with running(world) as coordinator:
-        await waiting(world, coordinator)
+    async with letters_waiting(world):
+        pass
     world.log.delete("orders")
     world.dead_letters.down = False
     async with running(world):
@@ -127,8 +131,7 @@ async def test_of_a_topic_that_went_while_nobody_was_there() -> None:
 @pytest.mark.parametrize("same", [True, False])
 async def test_payloads_are_read_where_the_topic_is_still_the_same(same: bool) -> None:
     world = letters_world(LETTERS)
-    async with running(world) as coordinator:
-        await waiting(world, coordinator, forget=True)
+    async with letters_waiting(world, forget=True) as coordinator:
         await deleted(coordinator)
         await asyncio.sleep(2 * INTERVAL_S)
         if not same:
@@ -144,15 +147,13 @@ async def test_payloads_are_read_where_the_topic_is_still_the_same(same: bool) -
 @pytest.mark.parametrize("after_s", [0, 9.99, 10.0, 10.001, 10.002, 10.003, 10.004, 10.01, 20])
 async def test_a_group_that_is_made_again_takes_them_over(after_s: float, once: str) -> None:
     world = letters_world(LETTERS, exactly_once=once)
-    async with running(world) as coordinator:
-        await waiting(world, coordinator)
+    async with letters_waiting(world) as coordinator:
         await deleted(coordinator)
         world.dead_letters.down = False
         await asyncio.sleep(after_s)
         world.ledger.reset(world.partition("g", "orders"))
-        member = await joined(world, coordinator, max_poll_records=100)
-        for delivery in await member.take(LETTERS):
-            await member.settle(delivery)
+        member = await world.joined(coordinator, max_poll_records=100)
+        await accept(member, *await member.take(LETTERS))
         await until(lambda: not outbox(world), step_s=0.1)
         ids = Counter(text(message, ID_HEADER) for message in arrived(world))
         assert len(ids) == LETTERS
@@ -167,8 +168,7 @@ async def test_a_group_that_is_made_again_takes_them_over(after_s: float, once: 
 @virtual
 async def test_headers_alone_where_their_group_wanted_no_more() -> None:
     world = letters_world(LETTERS, copy_record_enable="false")
-    async with running(world) as coordinator:
-        await waiting(world, coordinator)
+    async with letters_waiting(world) as coordinator:
         await deleted(coordinator)
         world.dead_letters.down = False
         await all_sent(world)

@@ -14,8 +14,8 @@ from sharecoord.runtime.kernel.context import ParkingLimits
 from sharecoord.runtime.partition.parking import AGAIN_S
 from sharecoord.testing.harness import FakeMember
 from sharecoord.testing.virtual_time import virtual
-from tests.unit.runtime.worlds import TOPICS, joined, now_s, offsets, one_member, until, world_with
-from tests.world import World, actor_of, check_coordinator, running
+from tests.unit.runtime.worlds import now_s, offsets, until, world_with
+from tests.world import TOPICS, World, actor_of, check_coordinator, running
 
 INFO = CoordinatorInfo("test", "", "", "memory:")
 RELEASE = AcknowledgeType.RELEASE
@@ -90,7 +90,7 @@ def scattered(offset: int) -> int:
 @virtual
 async def test_memory_holds_those_that_are_due_first_and_all_come_in_time() -> None:
     world = small_world(400)
-    async with one_member(world, max_poll_records=50) as (coordinator, member):
+    async with world.one_member(max_poll_records=50) as (coordinator, member):
         due = await delay_all(member, 400, scattered)
         actor = actor_of(coordinator, "orders")
         assert actor.partition is not None
@@ -109,7 +109,7 @@ async def test_memory_holds_those_that_are_due_first_and_all_come_in_time() -> N
 @virtual
 async def test_new_records_pass_those_that_wait() -> None:
     world = small_world(100, partition_max_record_locks="100")
-    async with one_member(world, max_poll_records=100) as (_, member):
+    async with world.one_member(max_poll_records=100) as (_, member):
         due = await delay_all(member, 100, lambda n: 60_000 + n * 50)
         world.log.append("orders", 1_000)
         began_s = now_s()
@@ -125,7 +125,7 @@ async def test_new_records_pass_those_that_wait() -> None:
 async def test_the_next_owner_leaves_them_in_the_store_too() -> None:
     world = small_world(200)
     first = await world.start()
-    member = await joined(world, first, max_poll_records=50)
+    member = await world.joined(first, max_poll_records=50)
     due = await delay_all(member, 200, scattered)
     await world.kill(first)
     async with running(world) as second:
@@ -139,7 +139,7 @@ async def test_the_next_owner_leaves_them_in_the_store_too() -> None:
 @virtual
 async def test_a_flood_that_is_due_at_once_comes_as_fast_as_members_take_it() -> None:
     world = small_world(500, partition_max_record_locks="100")
-    async with one_member(world, max_poll_records=50) as (coordinator, member):
+    async with world.one_member(max_poll_records=50) as (coordinator, member):
         # Every second one: no two are one range.
         due = await delay_all(member, 500, lambda n: 30_000 if n % 2 else 30_001)
         actor = actor_of(coordinator, "orders")
@@ -157,7 +157,7 @@ async def test_a_flood_that_is_due_at_once_comes_as_fast_as_members_take_it() ->
 @virtual
 async def test_the_store_is_away_when_they_are_due() -> None:
     world = small_world(100)
-    async with one_member(world, max_poll_records=50) as (coordinator, member):
+    async with world.one_member(max_poll_records=50) as (coordinator, member):
         due = await delay_all(member, 100, lambda n: 10_000 + n)
         await asyncio.sleep(9)
         assert parked_of(coordinator)
@@ -169,7 +169,7 @@ async def test_the_store_is_away_when_they_are_due() -> None:
 @virtual
 async def test_a_log_that_is_cut_takes_its_rows_along() -> None:
     world = small_world(100)
-    async with one_member(world, max_poll_records=100) as (coordinator, member):
+    async with world.one_member(max_poll_records=100) as (coordinator, member):
         due = await delay_all(member, 100, lambda n: 20_000 + n * 97 % 1_000)
         actor_of(coordinator, "orders").cache.clear()
         world.log.truncate("orders", 60)
@@ -189,7 +189,7 @@ async def test_a_log_that_is_cut_takes_its_rows_along() -> None:
 @virtual
 async def test_a_log_start_that_passes_them_is_not_waited_for() -> None:
     world = small_world(100)
-    async with one_member(world, max_poll_records=100) as (coordinator, member):
+    async with world.one_member(max_poll_records=100) as (coordinator, member):
         due = await delay_all(member, 100, lambda n: 60_000 + n * 97 % 1_000)
         actor_of(coordinator, "orders").cache.clear()
         world.log.move_log_start("orders", 40)
@@ -202,7 +202,7 @@ async def test_a_log_start_that_passes_them_is_not_waited_for() -> None:
 @virtual
 async def test_order_that_is_switched_on_brings_them_all() -> None:
     world = small_world(100)
-    async with one_member(world, max_poll_records=100) as (coordinator, member):
+    async with world.one_member(max_poll_records=100) as (coordinator, member):
         due = await delay_all(member, 100, lambda n: 20_000 + 20 * n)
         assert parked_of(coordinator)
         await Admin(coordinator, INFO).alter_group_configs("g", {"share.ordering": "key"}, [])
@@ -216,8 +216,7 @@ async def test_order_that_is_switched_on_brings_them_all() -> None:
 @virtual
 async def test_who_acknowledges_late_hears_that_its_lock_is_lost() -> None:
     world = small_world(60)
-    async with one_member(world, max_poll_records=60) as (coordinator, member):
-        (delivery,) = await member.take(60)
+    async with world.one_delivery(60) as (coordinator, member, delivery):
         key = delivery.key
         (token,) = {r.lock_token for r in delivery.ranges}
 

@@ -18,7 +18,7 @@ from sharecoord.testing.virtual_time import virtual
 from tests.unit.admin.support import INFO
 from tests.unit.runtime.test_dead_letters import arrived, letters_world, outbox, reject, text
 from tests.unit.runtime.test_kept_payloads import keeping_world, kept, release
-from tests.unit.runtime.worlds import joined, until
+from tests.unit.runtime.worlds import accept, until
 from tests.world import World, running
 
 LARGE = b"x" * 2_000
@@ -68,7 +68,7 @@ async def test_what_is_refused_for_ever_is_tried_ever_more_seldom_and_holds_nobo
     world.ledger = Ledger(delivery_limit=1)
     async with running(world) as coordinator:
         refused = refuse_letters(world)
-        member = await joined(world, coordinator, max_poll_records=100)
+        member = await world.joined(coordinator, max_poll_records=100)
         first, second = await member.take(2)
         place = next(d for d in (first, second) if d.key.partition == 0)
         await member.settle(next(d for d in (first, second) if d is not place))
@@ -105,7 +105,7 @@ async def test_a_letter_that_the_store_does_not_take_goes_to_its_topic_all_the_s
     world = world_of_large_records(1, once=once)
     async with running(world) as coordinator:
         world.store.payload_max_bytes = MOST_BYTES
-        member = await joined(world, coordinator, max_poll_records=100)
+        member = await world.joined(coordinator, max_poll_records=100)
         for delivery in await member.take(2):
             await reject(member, delivery)
         await until(lambda: world.start_offset("g", "orders") == 2, step_s=0.01)
@@ -121,8 +121,7 @@ async def test_of_such_a_letter_a_crash_leaves_the_headers() -> None:
     world.dead_letters.set_silent(silent=True)
     coordinator = await world.start()
     world.store.payload_max_bytes = MOST_BYTES
-    member = await joined(world, coordinator, max_poll_records=100)
-    (delivery,) = await member.take(1)
+    member, delivery = await world.handed(coordinator, 1, max_poll_records=100)
     await reject(member, delivery)
     assert outbox(world) == [0]
     await world.kill(coordinator)
@@ -140,8 +139,7 @@ async def test_what_neither_store_nor_topic_take_leaves_the_headers() -> None:
     world.dead_letters.most_bytes = MOST_BYTES
     async with running(world) as coordinator:
         world.store.payload_max_bytes = MOST_BYTES
-        member = await joined(world, coordinator, max_poll_records=100)
-        (delivery,) = await member.take(1)
+        member, delivery = await world.handed(coordinator, 1, max_poll_records=100)
         await reject(member, delivery)
         await until(lambda: world.start_offset("g", "orders") == 1, step_s=0.01)
         assert [text(each, PAYLOAD_HEADER) for each in arrived(world)] == ["gone"]
@@ -154,11 +152,10 @@ async def test_a_record_that_the_store_does_not_take_waits_without_being_kept() 
     world.log.append("orders", 1, value=LARGE)
     async with running(world) as coordinator:
         world.store.payload_max_bytes = MOST_BYTES
-        member = await joined(world, coordinator, max_poll_records=100)
+        member = await world.joined(coordinator, max_poll_records=100)
         for delivery in await member.take(2):
             await release(member, delivery, 2_000)
         assert kept(world) == [0]
         (group,) = await Admin(coordinator, INFO).describe_groups(["g"])
         assert group.partitions[0].payloads_not_kept == 1
-        for delivery in await member.take(2, timeout_s=30):
-            await member.settle(delivery)
+        await accept(member, *await member.take(2, timeout_s=30))

@@ -23,7 +23,7 @@ from tests.unit.runtime.test_dead_letters import (
     outbox,
     reject,
 )
-from tests.unit.runtime.worlds import joined, until
+from tests.unit.runtime.worlds import until
 from tests.world import World, actor_of, running
 
 LETTERS = 10
@@ -64,7 +64,7 @@ async def described(coordinator: Coordinator) -> tuple[int, str]:
 
 
 async def all_rejected(world: World, coordinator: Coordinator) -> None:
-    member = await joined(world, coordinator, max_poll_records=100)
+    member = await world.joined(coordinator, max_poll_records=100)
     for delivery in await member.take(LETTERS):
         await reject(member, delivery)
 

@@ -7,7 +7,7 @@ import asyncio
 from sharecoord.runtime.admin.admin import Admin
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.admin.support import INFO
-from tests.unit.runtime.worlds import offsets, one_member, until, world_with
+from tests.unit.runtime.worlds import accept, offsets, until, world_with
 from tests.world import running
 
 BOTH = ("closed", "orders")
@@ -41,8 +41,8 @@ async def test_a_member_gets_what_is_open_and_hears_what_to_allow() -> None:
 @virtual
 async def test_a_topic_that_is_refused_for_long_is_not_taken_for_deleted() -> None:
     world = world_with(10)
-    async with one_member(world, max_poll_records=50) as (_, member):
-        await member.acknowledge((await member.take(10))[0])
+    async with world.one_member(max_poll_records=50) as (_, member):
+        await accept(member, *await member.take(10))
         (row,) = world.store.list_partitions("g")
         world.log.refuse("orders")
         await asyncio.sleep(130)
@@ -59,11 +59,10 @@ async def test_a_topic_that_is_refused_for_long_is_not_taken_for_deleted() -> No
 async def test_a_partition_without_a_leader_keeps_no_other_one_waiting() -> None:
     world = world_with(10, partitions=3)
     world.log.leaderless.add(("orders", 1))
-    async with one_member(world, max_poll_records=50) as (_, member):
+    async with world.one_member(max_poll_records=50) as (_, member):
         deliveries = await member.take(20, timeout_s=1)
         assert {d.key.partition for d in deliveries} == {0, 2}
-        for delivery in deliveries:
-            await member.acknowledge(delivery)
+        await accept(member, *deliveries)
         await asyncio.sleep(20)
         world.log.leaderless.clear()
         (late,) = await member.take(10, timeout_s=3)
@@ -78,7 +77,7 @@ async def test_retention_is_followed_beside_a_refused_topic() -> None:
     async with running(world) as coordinator:
         member = world.member("m")
         await member.join(coordinator, "g", BOTH, max_poll_records=5)
-        await member.acknowledge((await member.take(5))[0])
+        await accept(member, *await member.take(5))
         await until(lambda: len(coordinator.groups["g"].partitions) == 2, step_s=0.01)
         member.leave()
         world.log.refuse("closed")

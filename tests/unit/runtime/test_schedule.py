@@ -10,8 +10,8 @@ from sharecoord.core.dispatch.schedule import DELAY_HEADER, DELIVER_AT_HEADER
 from sharecoord.runtime.kernel.context import ParkingLimits
 from sharecoord.testing.harness import STORE_EPOCH_MS
 from sharecoord.testing.virtual_time import virtual
-from tests.unit.runtime.worlds import TOPICS, counts, joined, now_s, offsets, one_member, world_with
-from tests.world import World, actor_of
+from tests.unit.runtime.worlds import accept, counts, now_s, offsets, world_with
+from tests.world import TOPICS, World, actor_of
 
 EXACT_S = 0.05
 
@@ -29,12 +29,11 @@ async def test_it_comes_in_time_and_others_do_not_wait_for_it() -> None:
     world.log.append("orders", 3)
     schedule(world, 20)
     world.log.append("orders", 1)
-    async with one_member(world, max_poll_records=10) as (_, member):
+    async with world.one_member(max_poll_records=10) as (_, member):
         now = await member.take(7)
         assert sorted(offsets(*now)) == [0, 1, 2, 5, 6, 7, 9]
         assert now_s() < 1
-        for delivery in now:
-            await member.settle(delivery)
+        await accept(member, *now)
         assert world.start_offset("g", "orders") == 3
         (third,) = await member.take(1)
         assert (offsets(third), counts(third)) == ([8], {1})
@@ -53,15 +52,14 @@ async def test_a_delay_counts_from_the_records_own_time() -> None:
     world.log.append("orders", headers=[(DELAY_HEADER, b"60000")])
     ahead_ms = STORE_EPOCH_MS + 5_000 - 1_001
     world.log.append("orders", headers=[(DELAY_HEADER, str(ahead_ms).encode())])
-    async with one_member(world, max_poll_records=10) as (_, member):
+    async with world.one_member(max_poll_records=10) as (_, member):
         # Its minute was over long ago.
         (first,) = await member.take(1)
         assert (offsets(first), now_s() < 1) == ([0], True)
         (second,) = await member.take(1)
         assert offsets(second) == [1]
         assert 5 <= now_s() <= 5 + EXACT_S
-        for delivery in (first, second):
-            await member.settle(delivery)
+        await accept(member, *(first, second))
 
 
 @virtual
@@ -74,8 +72,7 @@ async def test_thousands_wait_in_the_store_and_survive_their_owner(kill: bool) -
         schedule(world, at_s)
     world.log.append("orders", 1)
     coordinator = await world.start()
-    member = await joined(world, coordinator, max_poll_records=100)
-    (now,) = await member.take(1)
+    member, now = await world.handed(coordinator, 1, max_poll_records=100)
     assert offsets(now) == [3_000]
     await member.settle(now)
     assert now_s() < 5, "thousands that wait are in nobody's way"
@@ -106,17 +103,15 @@ async def test_in_key_order_it_holds_back_its_own_key_alone() -> None:
     schedule(world, 10, key=b"a")
     world.log.append("orders", 2, key=b"a")
     world.log.append("orders", 2, key=b"b")
-    async with one_member(world, max_poll_records=10) as (_, member):
+    async with world.one_member(max_poll_records=10) as (_, member):
         now = await member.take(2)
         assert sorted(offsets(*now)) == [3, 4]
         assert now_s() < 1
-        for delivery in now:
-            await member.settle(delivery)
+        await accept(member, *now)
         later = await member.take(3)
         assert sorted(offsets(*later)) == [0, 1, 2]
         assert 10 <= now_s() <= 10 + EXACT_S
-        for delivery in later:
-            await member.settle(delivery)
+        await accept(member, *later)
 
 
 @virtual
@@ -124,8 +119,7 @@ async def test_what_can_not_be_used_is_delivered_at_once() -> None:
     world = world_with(0)
     for value in (b"soon", b"-1", None, str(10**17).encode()):
         world.log.append("orders", headers=[(DELIVER_AT_HEADER, value), (DELAY_HEADER, value)])
-    async with one_member(world, max_poll_records=10) as (_, member):
+    async with world.one_member(max_poll_records=10) as (_, member):
         found = await member.take(4)
         assert now_s() < 1
-        for delivery in found:
-            await member.settle(delivery)
+        await accept(member, *found)

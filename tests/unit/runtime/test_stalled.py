@@ -17,9 +17,9 @@ from sharecoord.runtime.member.session import Session
 from sharecoord.runtime.partition.collector import Collector
 from sharecoord.testing.harness import FakeMember
 from sharecoord.testing.virtual_time import virtual
-from tests.unit.runtime.fleets import Fleet, fleet_of
-from tests.unit.runtime.worlds import TOPICS, counts, joined, now_s, offsets, one_member, world_with
-from tests.world import running
+from tests.unit.runtime.fleets import Fleet, fleet_of, joined_fleet
+from tests.unit.runtime.worlds import accept, counts, now_s, offsets, world_with
+from tests.world import TOPICS, running
 
 PARTITIONS = 8
 LOCK_S = 30
@@ -28,7 +28,7 @@ LOCK_S = 30
 @virtual
 async def test_who_does_not_poll_costs_its_records_one_delivery_however_long() -> None:
     world = world_with(500)
-    async with one_member(world, max_poll_records=500) as (coordinator, member):
+    async with world.one_member(max_poll_records=500) as (coordinator, member):
         await member.take(500)
         await asyncio.sleep(8 * LOCK_S)
         assert member.received == 500
@@ -59,7 +59,7 @@ async def test_a_sign_of_the_application_lets_records_pass_again(
     what: Callable[[GroupActor, Session], None], records: int
 ) -> None:
     world = world_with(10)
-    async with one_member(world, max_poll_records=10) as (coordinator, member):
+    async with world.one_member(max_poll_records=10) as (coordinator, member):
         await member.take(10)
         await asyncio.sleep(LOCK_S + 1)
         what(coordinator.groups["g"], member.joined_session)
@@ -73,8 +73,7 @@ async def test_a_handler_slower_than_its_lock_goes_on_at_once_with_its_late_word
     kind: AcknowledgeType,
 ) -> None:
     world = world_with(10)
-    async with one_member(world, max_poll_records=10) as (_, member):
-        (mine,) = await member.take(10)
+    async with world.one_delivery(10) as (_, member, mine):
         await asyncio.sleep(LOCK_S + 1)
         start_s = now_s()
         late = await member.acknowledge(mine, kind)
@@ -89,10 +88,9 @@ async def test_a_handler_slower_than_its_lock_goes_on_at_once_with_its_late_word
 async def test_others_get_what_a_stalled_member_let_run_out() -> None:
     world = world_with(10)
     async with running(world) as coordinator:
-        stalled, other = world.member("stalled"), world.member("other")
-        await stalled.join(coordinator, "g", TOPICS, max_poll_records=100)
+        stalled = await world.joined(coordinator, "stalled", max_poll_records=100)
         await stalled.take(10)
-        await other.join(coordinator, "g", TOPICS, max_poll_records=100)
+        other = await world.joined(coordinator, "other", max_poll_records=100)
         start_s = now_s()
         (got,) = await other.take(10)
         assert offsets(got) == list(range(10))
@@ -106,7 +104,7 @@ async def test_others_get_what_a_stalled_member_let_run_out() -> None:
 @virtual
 async def test_a_new_stream_is_a_sign() -> None:
     world = world_with(10)
-    async with one_member(world, max_poll_records=10) as (coordinator, member):
+    async with world.one_member(max_poll_records=10) as (coordinator, member):
         await member.take(10)
         await asyncio.sleep(LOCK_S + 1)
         await member.join(coordinator, "g", TOPICS, max_poll_records=10)
@@ -127,7 +125,7 @@ async def after_a_stall(member: FakeMember) -> int:
 async def test_a_fast_member_that_stalled_gets_no_more_than_one_poll_takes() -> None:
     """With its former prefetch most of each delivery would run out unseen at the next stall."""
     world = world_with(5_000)
-    async with one_member(world, max_poll_records=10) as (_, member):
+    async with world.one_member(max_poll_records=10) as (_, member):
         while member.joined_session.pace.prefetch < 100:
             await member.acknowledge(await member.next_delivery())
         assert await after_a_stall(member) == 10
@@ -137,7 +135,7 @@ async def test_a_fast_member_that_stalled_gets_no_more_than_one_poll_takes() -> 
 async def test_a_lone_member_that_stalled_is_not_new_again() -> None:
     """A handler that is slower than its lock would wear out five hundred records at a time."""
     world = world_with(600)
-    async with one_member(world) as (_, member):
+    async with world.one_member() as (_, member):
         await member.next_delivery()
         assert await after_a_stall(member) == 1
 
@@ -148,8 +146,7 @@ async def test_a_lone_member_that_stalled_is_not_new_again() -> None:
 @virtual
 async def test_a_time_out_at_one_owner_holds_for_all_until_the_member_gives_a_sign() -> None:
     world = world_with(10, partitions=PARTITIONS)
-    async with fleet_of(world, "a", "b", "c") as fleet:
-        member = await joined(world, fleet.all["a"], max_poll_records=1000)
+    async with joined_fleet(world, "a", "b", "c", max_poll_records=1000) as (fleet, member):
         taken = await member.take(10 * PARTITIONS)
         owned = fleet.owned()
         assert all(owned.values())
@@ -157,8 +154,7 @@ async def test_a_time_out_at_one_owner_holds_for_all_until_the_member_gives_a_si
             if delivery.key.partition not in owned["b"]:
                 await member.settle(delivery)
         await asyncio.sleep(LOCK_S + 1)
-        for partition in range(PARTITIONS):
-            world.log.append("orders", 5, partition=partition)
+        world.append(5, PARTITIONS)
         await asyncio.sleep(5 * LOCK_S)
         assert member.received == 10 * PARTITIONS
         member.joined_group.polled(member.joined_session)
@@ -170,8 +166,7 @@ async def test_a_time_out_at_one_owner_holds_for_all_until_the_member_gives_a_si
 async def test_a_late_word_that_crosses_the_owners_lets_records_pass_again() -> None:
     """It reaches the gateway when the owner has told of the time-out and the gateway not heard."""
     world = world_with(2, partitions=PARTITIONS)
-    async with fleet_of(world, "a", "b") as fleet:
-        member = await joined(world, fleet.all["a"], max_poll_records=1000)
+    async with joined_fleet(world, "a", "b", max_poll_records=1000) as (fleet, member):
         held = await member.take(2 * PARTITIONS)
         session = member.joined_session
         heard: list[bool] = []
@@ -196,8 +191,7 @@ async def test_a_late_word_that_crosses_the_owners_lets_records_pass_again() -> 
         assert [e.outcome for e in result.exceptions] == [AcknowledgeOutcome.LOCK_LOST]
         (again,) = await member.take(2)
         assert counts(again) == {2}
-        for partition in range(PARTITIONS):
-            world.log.append("orders", 1, partition=partition)
+        world.append(1, PARTITIONS)
         await member.take(PARTITIONS)
 
 
@@ -209,9 +203,8 @@ async def test_who_says_that_it_does_not_poll_gets_nothing_before_its_next_poll(
     """Its SDK hands back what waits: no sign of the application, and no attempt."""
     world = world_with(5, partitions=PARTITIONS)
     async with fleet_of(world, *names) if names else running(world) as found:
-        member, other = world.member("m"), world.member("n")
         coordinator = found.all["a"] if isinstance(found, Fleet) else found
-        await member.join(coordinator, "g", TOPICS, max_poll_records=100)
+        member = await world.joined(coordinator, max_poll_records=100)
         first, *held = await member.take(5 * PARTITIONS)
         group, session = member.joined_group, member.joined_session
         await asyncio.sleep(LOCK_S / 2)
@@ -229,11 +222,10 @@ async def test_who_says_that_it_does_not_poll_gets_nothing_before_its_next_poll(
         assert session.presence.last_poll_ms > polled_ms
         await asyncio.sleep(5)
         assert member.received == 5 * PARTITIONS
-        await other.join(coordinator, "g", TOPICS, max_poll_records=100)
+        other = await world.joined(coordinator, "n", max_poll_records=100)
         taken = await other.take(5 * PARTITIONS - first.records)
         assert counts(*taken) == {1}
-        for delivery in taken:
-            await other.settle(delivery)
+        await accept(other, *taken)
         other.leave()
         world.log.append("orders", 3)
         await asyncio.sleep(2)

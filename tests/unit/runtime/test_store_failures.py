@@ -23,17 +23,8 @@ from sharecoord.runtime.partition.claimed import ActorState
 from sharecoord.store.memory.store import MemoryStore
 from sharecoord.testing.harness import VirtualStoreCaller
 from sharecoord.testing.virtual_time import virtual
-from tests.unit.runtime.worlds import (
-    at_work,
-    counts,
-    joined,
-    now_s,
-    offsets,
-    one_member,
-    until,
-    world_with,
-)
-from tests.world import World, actor_of, running
+from tests.unit.runtime.worlds import at_work, counts, now_s, offsets, until, world_with
+from tests.world import TOPICS, World, actor_of, running
 
 EPOCH = 32
 """The owner epoch is the high half of a lock token."""
@@ -61,7 +52,7 @@ async def test_deliveries_of_a_failed_commit_come_again_unseen(
     error: SharecoordError, after: bool
 ) -> None:
     world = world_with(0)
-    async with one_member(world, max_poll_records=20) as (_, member):
+    async with world.one_member(max_poll_records=20) as (_, member):
         await asyncio.sleep(1)
         fail_commits(world, error, after=after)
         world.log.append("orders", 20)
@@ -80,7 +71,7 @@ async def test_deliveries_of_a_failed_commit_come_again_unseen(
 @virtual
 async def test_a_hand_back_whose_own_commit_fails_is_made_again() -> None:
     world = world_with(0, delivery_count_limit="1")
-    async with one_member(world, max_poll_records=20) as (_, member):
+    async with world.one_member(max_poll_records=20) as (_, member):
         await asyncio.sleep(1.5)
         for after in (True, False, False):
             world.store.fail_next(UNKNOWN, after_commit=after, method="commit")
@@ -97,13 +88,12 @@ async def test_what_a_lock_book_hands_back_comes_again_when_its_commit_failed(
     error: SharecoordError, after: bool
 ) -> None:
     world = world_with(20)
-    async with one_member(world, max_poll_records=20) as (coordinator, member):
-        (seen,) = await member.take(20)
+    async with world.one_delivery(20) as (coordinator, member, seen):
         member.disconnect()
         token = seen.ranges[0].lock_token
         book = [(seen.key.log_id, HeldRange(5, 9, token))]
         fail_commits(world, error, after=after)
-        await member.join(coordinator, "g", ("orders",), max_poll_records=100, lock_book=book)
+        await member.join(coordinator, "g", TOPICS, max_poll_records=100, lock_book=book)
         again = await member.take(15)
         assert offsets(*again) == [*range(5), *range(10, 20)]
         assert counts(*again) == {1}
@@ -114,8 +104,7 @@ async def test_what_a_lock_book_hands_back_comes_again_when_its_commit_failed(
 @virtual
 async def test_a_loss_is_reported_once_it_is_stored(error: SharecoordError, after: bool) -> None:
     world = world_with(20)
-    async with one_member(world, max_poll_records=20) as (_, member):
-        (seen,) = await member.take(20)
+    async with world.one_delivery(20) as (_, member, seen):
         group, session = member.joined_group, member.joined_session
         entry = LostRange(seen.key, HeldRange(0, 4, seen.ranges[0].lock_token))
         fail_commits(world, error, after=after)
@@ -131,8 +120,7 @@ async def test_an_acknowledgement_whose_commit_failed_is_repeated(
     error: SharecoordError, after: bool
 ) -> None:
     world = world_with(30)
-    async with one_member(world, max_poll_records=30) as (_, member):
-        (delivery,) = await member.take(30)
+    async with world.one_delivery(30) as (_, member, delivery):
         fail_commits(world, error, after=after)
         first = await member.acknowledge(delivery, last=9)
         assert first.error is not None
@@ -152,8 +140,7 @@ async def test_an_acknowledgement_whose_commit_failed_is_repeated(
 @virtual
 async def test_a_commit_in_the_middle_of_a_window_answers_already_finished() -> None:
     world = world_with(30)
-    async with one_member(world, max_poll_records=30) as (_, member):
-        (delivery,) = await member.take(30)
+    async with world.one_delivery(30) as (_, member, delivery):
         fail_commits(world, UNKNOWN, after=True)
         assert (await member.acknowledge(delivery, first=10, last=19)).error is not None
         await asyncio.sleep(1)
@@ -167,8 +154,7 @@ async def test_a_commit_in_the_middle_of_a_window_answers_already_finished() -> 
 async def test_an_acknowledgement_that_waited_behind_a_failed_commit_is_not_confirmed() -> None:
     """Both were decided by an incarnation that is gone; neither may be called durable."""
     world = world_with(30)
-    async with one_member(world, max_poll_records=30) as (_, member):
-        (delivery,) = await member.take(30)
+    async with world.one_delivery(30) as (_, member, delivery):
         fail_commits(world, UNKNOWN, after=False)
         first = asyncio.create_task(member.acknowledge(delivery, last=9))
         await asyncio.sleep(0.0005)
@@ -184,7 +170,7 @@ async def test_an_acknowledgement_that_waited_behind_a_failed_commit_is_not_conf
 @virtual
 async def test_other_partitions_of_a_failed_batch_reload_too_and_lose_nothing() -> None:
     world = world_with(100, partitions=4)
-    async with one_member(world, max_poll_records=50) as (_, member):
+    async with world.one_member(max_poll_records=50) as (_, member):
         async with at_work(member):
             for _ in range(5):
                 await asyncio.sleep(0.011)
@@ -198,8 +184,7 @@ async def test_other_partitions_of_a_failed_batch_reload_too_and_lose_nothing() 
 async def test_a_claim_by_another_coordinator_fences() -> None:
     world = world_with(10)
     coordinator = await world.start()
-    member = await joined(world, coordinator, max_poll_records=10)
-    (delivery,) = await member.take(10)
+    member, delivery = await world.handed(coordinator, 10)
     other = MemoryStore(world.database, fleet=True)
     other.open(coordinator_id="c2", cluster_id="", address="", version="")
     world.database.leases.pop("c1")
@@ -225,8 +210,7 @@ async def test_a_claim_by_another_coordinator_fences() -> None:
 async def test_a_late_claim_of_a_former_process_is_made_good() -> None:
     """What it had said may reach the store after its death; nobody else serves it then."""
     world = world_with(10)
-    async with one_member(world, max_poll_records=10) as (coordinator, member):
-        (delivery,) = await member.take(10)
+    async with world.one_delivery(10) as (coordinator, member, delivery):
         actor = actor_of(coordinator, "orders")
         (claimed,) = world.store.claim_partitions([PartitionClaim(actor.partition_id, 99)])
         assert claimed
@@ -240,8 +224,7 @@ async def test_a_late_claim_of_a_former_process_is_made_good() -> None:
 @virtual
 async def test_a_reset_under_traffic_reloads_and_goes_on_there() -> None:
     world = world_with(100)
-    async with one_member(world, max_poll_records=10) as (_, member):
-        (first,) = await member.take(10)
+    async with world.one_delivery(10) as (_, member, first):
         key = world.partition("g", "orders")
         world.ledger.reset(key)
         world.store.reset_partitions({key: 50})
@@ -257,7 +240,7 @@ async def test_a_reset_under_traffic_reloads_and_goes_on_there() -> None:
 @virtual
 async def test_a_store_that_is_gone_for_a_minute_loses_nothing(lock_s: int) -> None:
     world = world_with(1_000, record_lock_duration_ms=str(1000 * lock_s))
-    async with one_member(world, max_poll_records=50) as (coordinator, member):
+    async with world.one_member(max_poll_records=50) as (coordinator, member):
         async with at_work(member, seconds_per_record=0.001):
             await asyncio.sleep(0.2)
             world.caller.down = True
@@ -280,8 +263,7 @@ async def test_a_store_that_is_gone_for_a_minute_loses_nothing(lock_s: int) -> N
 @virtual
 async def test_locks_that_ended_while_the_store_was_gone_get_grace() -> None:
     world = world_with(10)
-    async with one_member(world, max_poll_records=10) as (coordinator, member):
-        (delivery,) = await member.take(10)
+    async with world.one_delivery(10) as (coordinator, member, delivery):
         await asyncio.sleep(20)
         world.caller.down = True
         result = await member.acknowledge(delivery)
@@ -300,10 +282,8 @@ async def test_locks_that_ended_while_the_store_was_gone_get_grace() -> None:
 async def test_a_slow_store_stops_acquiring_but_not_acknowledging() -> None:
     world = world_with(10_000)
     async with running(world) as coordinator:
-        members = [world.member(f"m{i}") for i in range(3)]
-        for member in members:
-            await member.join(coordinator, "g", ("orders",), max_poll_records=10)
-        idle = await joined(world, coordinator, "idle", max_poll_records=10, credit=0)
+        members = [await world.joined(coordinator, f"m{i}", max_poll_records=10) for i in range(3)]
+        idle = await world.joined(coordinator, "idle", max_poll_records=10, credit=0)
         working = [asyncio.create_task(m.work(seconds_per_record=0.001)) for m in members]
         await asyncio.sleep(1)
         world.caller.delay_s = 5.0
@@ -325,27 +305,25 @@ async def test_a_slow_store_stops_acquiring_but_not_acknowledging() -> None:
 @virtual
 async def test_a_session_does_not_time_out_while_nobody_can_join() -> None:
     world = world_with(10)
-    async with one_member(world, max_poll_records=10) as (coordinator, member):
+    async with world.one_member(max_poll_records=10) as (coordinator, member):
         await member.take(10)
         member.disconnect()
         world.caller.down = True
         await asyncio.sleep(100)
         assert "m" in coordinator.groups["g"].sessions
         with pytest.raises(StoreUnavailableError):
-            await member.join(coordinator, "g", ("orders",))
+            await member.join(coordinator, "g", TOPICS)
         world.caller.down = False
         await asyncio.sleep(2)
-        await member.join(coordinator, "g", ("orders",))
+        await member.join(coordinator, "g", TOPICS)
 
 
 @virtual
 async def test_who_leaves_while_a_partition_loads_leaves_no_lock_behind() -> None:
     world = world_with(10)
     async with running(world) as coordinator:
-        one, two = world.member("one"), world.member("two")
-        await one.join(coordinator, "g", ("orders",), max_poll_records=10)
-        (delivery,) = await one.take(10)
-        await two.join(coordinator, "g", ("orders",), max_poll_records=10)
+        one, delivery = await world.handed(coordinator, 10, "one")
+        two = await world.joined(coordinator, "two", max_poll_records=10)
         fail_commits(world, UNKNOWN, after=False)
         assert (await one.acknowledge(delivery)).error is not None
         one.leave()
@@ -370,7 +348,7 @@ async def test_one_refused_row_costs_one_partition_an_incarnation() -> None:
             return commit(batch)
 
         world.store.commit = refuse  # type: ignore[method-assign]
-        member = await joined(world, coordinator, max_poll_records=300)
+        member = await world.joined(coordinator, max_poll_records=300)
         async with at_work(member):
             await asyncio.sleep(3)
         assert refused == 2
@@ -414,8 +392,7 @@ async def test_a_lease_is_renewed_while_a_commit_takes_longer_than_it_lasts() ->
 @virtual
 async def test_a_claim_with_unknown_outcome_is_made_again() -> None:
     world = world_with(10)
-    async with one_member(world, max_poll_records=10) as (_, member):
-        (delivery,) = await member.take(10)
+    async with world.one_delivery(10) as (_, member, delivery):
         fail_commits(world, UNKNOWN, after=False)
         for after in (True, False, True):
             world.store.fail_next(UNKNOWN, after_commit=after, method="claim_partitions")
@@ -427,8 +404,7 @@ async def test_a_claim_with_unknown_outcome_is_made_again() -> None:
 @virtual
 async def test_a_reload_that_meets_an_absent_kafka_goes_on_when_it_is_back() -> None:
     world = world_with(10)
-    async with one_member(world, max_poll_records=10) as (_, member):
-        (delivery,) = await member.take(10)
+    async with world.one_delivery(10) as (_, member, delivery):
         fail_commits(world, UNKNOWN, after=False)
         world.log.set_down(down=True)
         assert (await member.acknowledge(delivery)).error is not None
@@ -441,11 +417,10 @@ async def test_a_reload_that_meets_an_absent_kafka_goes_on_when_it_is_back() -> 
 async def test_topics_open_in_spite_of_a_store_that_fails_in_the_middle() -> None:
     world = world_with(10, partitions=5)
     async with running(world) as coordinator:
-        member = world.member("m")
         for method in ("list_partitions", "open_partitions", "initialize_partitions"):
             world.store.fail_next(UNAVAILABLE, method=method)
             world.store.fail_next(UNKNOWN, after_commit=True, method=method)
-        await member.join(coordinator, "g", ("orders",), max_poll_records=100)
+        member = await world.joined(coordinator, max_poll_records=100)
         async with at_work(member):
             await asyncio.sleep(3)
         assert world.ledger.confirmed() == 50
@@ -455,8 +430,7 @@ async def test_topics_open_in_spite_of_a_store_that_fails_in_the_middle() -> Non
 async def test_a_close_without_a_store_ends() -> None:
     world = world_with(10)
     coordinator = await world.start()
-    member = await joined(world, coordinator, max_poll_records=10)
-    (delivery,) = await member.take(10)
+    member, delivery = await world.handed(coordinator, 10)
     world.caller.down = True
     waiting = asyncio.create_task(member.acknowledge(delivery))
     await asyncio.sleep(0.1)

@@ -23,7 +23,7 @@ from sharecoord.runtime.memory.watch import MemoryWatch
 from sharecoord.runtime.status.status import StatusBoard
 from sharecoord.store.memory.store import MemoryStore
 from sharecoord.testing.virtual_time import virtual
-from tests.unit.runtime.worlds import now_s, one_member, world_with
+from tests.unit.runtime.worlds import now_s, world_with
 from tests.world import running
 
 
@@ -172,7 +172,7 @@ async def test_readiness_needs_no_new_snapshot_to_see_a_loop_go_down() -> None:
 @virtual
 async def test_who_can_not_renew_its_lease_hands_out_nothing_when_it_has_lapsed() -> None:
     world = world_with(0)
-    async with one_member(world, max_poll_records=10) as (coordinator, member):
+    async with world.one_member(max_poll_records=10) as (coordinator, member):
         await asyncio.sleep(1.5)
         with pytest.MonkeyPatch.context() as monkeypatch, structlog.testing.capture_logs():
             monkeypatch.setattr(MemoryStore, "renew_lease", unforeseen)

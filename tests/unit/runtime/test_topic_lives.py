@@ -21,18 +21,15 @@ from sharecoord.runtime.partition.topic_life import SILENCE_S
 from sharecoord.testing.harness import FakeMember
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.admin.support import INFO
-from tests.unit.runtime.worlds import TOPICS, joined, now_s, offsets, one_member, until, world_with
-from tests.world import World, actor_of, running
+from tests.unit.runtime.worlds import accept, now_s, offsets, until, world_with
+from tests.world import TOPICS, World, actor_of, running
 
 
 @virtual
 async def test_a_topic_re_created_while_running_starts_at_0() -> None:
     world = world_with(10)
-    async with one_member(world, max_poll_records=50) as (_, member):
-        (old,) = await member.take(10)
-        world.log.delete("orders")
-        world.log.create("orders")
-        world.log.append("orders", 5)
+    async with world.one_delivery(10, max_poll_records=50) as (_, member, old):
+        world.make_again(5)
         (new,) = await member.take(5, timeout_s=120)
         assert offsets(new) == [0, 1, 2, 3, 4]
         assert new.key.topic_id != old.key.topic_id
@@ -51,14 +48,11 @@ async def test_a_topic_re_created_while_running_starts_at_0() -> None:
 async def test_a_topic_re_created_while_away_starts_at_0_even_with_latest() -> None:
     world = world_with(10, auto_offset_reset="latest")
     first = await world.start()
-    await joined(world, first)
+    await world.joined(first)
     await asyncio.sleep(1)
     await world.kill(first)
-    world.log.delete("orders")
-    world.log.create("orders")
-    world.log.append("orders", 3)
-    async with one_member(world, "n", max_poll_records=50) as (_, again):
-        (delivery,) = await again.take(3)
+    world.make_again(3)
+    async with world.one_delivery(3, "n", max_poll_records=50) as (_, again, delivery):
         assert offsets(delivery) == [0, 1, 2]
         await again.acknowledge(delivery)
 
@@ -66,8 +60,8 @@ async def test_a_topic_re_created_while_away_starts_at_0_even_with_latest() -> N
 @virtual
 async def test_a_deleted_topic_is_given_up_and_found_again() -> None:
     world = world_with(10)
-    async with one_member(world, max_poll_records=50) as (coordinator, member):
-        await member.acknowledge((await member.take(10))[0])
+    async with world.one_member(max_poll_records=50) as (coordinator, member):
+        await accept(member, *await member.take(10))
         world.log.delete("orders")
         await asyncio.sleep(65)
         assert member.assignments[-1].unknown_topics == TOPICS
@@ -82,8 +76,7 @@ async def test_a_deleted_topic_is_given_up_and_found_again() -> None:
 @virtual
 async def test_a_truncated_log_voids_the_state_beyond_it() -> None:
     world = world_with(10)
-    async with one_member(world, max_poll_records=10) as (coordinator, member):
-        (old,) = await member.take(10)
+    async with world.one_delivery(10) as (coordinator, member, old):
         before = world.store.list_partitions("g")[0].state_epoch
         world.log.truncate("orders", 6)
         actor = coordinator.groups["g"].partitions["orders", 0]
@@ -115,8 +108,7 @@ async def test_what_comes_between_a_look_and_what_is_made_of_it_is_delivered(cam
         world.ledger.truncated(actor.key, 500)
         deliveries = await member.take(came)
         assert offsets(*deliveries) == list(range(500, 500 + came))
-        for delivery in deliveries:
-            await member.acknowledge(delivery)
+        await accept(member, *deliveries)
         assert world.start_offset("g", "orders") == 500 + came
 
 
@@ -137,8 +129,7 @@ async def test_the_lowest_end_counts_though_the_truncation_was_not_stored_at_fir
         world.ledger.truncated(actor.key, 500)
         deliveries = await member.take(600, timeout_s=10)
         assert offsets(*deliveries) == list(range(500, 1_100))
-        for delivery in deliveries:
-            await member.acknowledge(delivery)
+        await accept(member, *deliveries)
 
 
 @virtual
@@ -158,16 +149,14 @@ async def test_a_log_that_is_cut_while_nobody_reads_is_found_before_it_has_grown
         await member.join(coordinator, "g", TOPICS, max_poll_records=2_000)
         deliveries = await member.take(700)
         assert offsets(*deliveries) == list(range(500, 1_200))
-        for delivery in deliveries:
-            await member.acknowledge(delivery)
+        await accept(member, *deliveries)
 
 
 @virtual
 async def test_what_was_read_ahead_of_a_log_that_is_cut_is_read_anew() -> None:
     world = world_with(1_000)
     world.ledger = type(world.ledger)(values_are_offsets=False)
-    async with one_member(world, max_poll_records=100, credit=100) as (coordinator, member):
-        (first,) = await member.take(100)
+    async with world.one_delivery(100, credit=100) as (coordinator, member, first):
         actor = actor_of(coordinator, "orders")
         await until(lambda: actor.log.proven_end == 1_000, step_s=0.001)
         for reading in world.log.readings:
@@ -210,9 +199,8 @@ async def test_an_open_transaction_is_no_truncation_for_who_reads_committed_from
 
 async def finished(world: World, coordinator: Coordinator, records: int) -> FakeMember:
     """A member that has finished so many records."""
-    member = await joined(world, coordinator, max_poll_records=2_000)
-    for delivery in await member.take(records):
-        await member.acknowledge(delivery)
+    member = await world.joined(coordinator, max_poll_records=2_000)
+    await accept(member, *await member.take(records))
     return member
 
 
@@ -224,8 +212,7 @@ def values_of(delivery: Delivery) -> list[bytes | None]:
 async def test_a_log_end_that_only_lags_for_a_moment_voids_nothing() -> None:
     world = world_with(10)
     first = await world.start()
-    member = await joined(world, first, max_poll_records=10)
-    (held,) = await member.take(10)
+    member, held = await world.handed(first, 10)
     await world.kill(first)
     log = world.log.log("orders")
     log.shown_end = 8
@@ -247,8 +234,7 @@ async def test_a_log_end_that_only_lags_for_a_moment_voids_nothing() -> None:
 @virtual
 async def test_the_watch_counts_what_retention_took() -> None:
     world = world_with(10)
-    async with one_member(world, max_poll_records=4) as (coordinator, member):
-        (held,) = await member.take(4)
+    async with world.one_delivery(4) as (coordinator, member, held):
         member.disconnect()
         world.log.move_log_start("orders", 8)
         await asyncio.sleep(31)
@@ -264,31 +250,22 @@ async def test_the_watch_counts_what_retention_took() -> None:
 
 
 @asynccontextmanager
-async def quiet(world: World, partitions: int = 1) -> AsyncIterator[tuple[Coordinator, FakeMember]]:
+async def quiet(partitions: int = 1) -> AsyncIterator[tuple[World, Coordinator, FakeMember]]:
     """A member that has finished 10 records of each partition, and a silence after them."""
-    async with one_member(world, max_poll_records=5_000) as (coordinator, member):
-        for delivery in await member.take(10 * partitions):
-            await member.acknowledge(delivery)
+    world = world_with(10, partitions=partitions)
+    async with world.one_member(max_poll_records=5_000) as (coordinator, member):
+        await accept(member, *await member.take(10 * partitions))
         await asyncio.sleep(SILENCE_S * 2)
-        yield coordinator, member
-
-
-def made_again(world: World, records: int, partitions: int = 1) -> None:
-    """Between two turns of the loop, so that nobody sees the moment without the topic."""
-    world.log.delete("orders")
-    world.log.create("orders", partitions)
-    for partition in range(partitions):
-        world.log.append("orders", records, partition=partition)
+        yield world, coordinator, member
 
 
 @virtual
 async def test_nothing_of_a_new_life_passes_for_the_former_one() -> None:
     partitions = 100
-    world = world_with(10, partitions=partitions)
-    async with quiet(world, partitions) as (coordinator, member):
+    async with quiet(partitions) as (world, coordinator, member):
         former = coordinator.groups["g"].topic_ids["orders"]
         world.log.describes.clear()
-        made_again(world, 30, partitions)
+        world.make_again(30, partitions)
         deliveries = await member.take(30 * partitions)
         assert former not in {d.key.topic_id for d in deliveries}
         for partition in range(partitions):
@@ -296,17 +273,15 @@ async def test_nothing_of_a_new_life_passes_for_the_former_one() -> None:
             assert offsets(*of_it) == list(range(30))
         # 100 that woke up at once shared their looks, as do those that read the new life.
         assert len(world.log.describes) <= 20
-        for delivery in deliveries:
-            await member.acknowledge(delivery)
+        await accept(member, *deliveries)
 
 
 @virtual
 @pytest.mark.parametrize("failures", [1, 5])
 async def test_records_wait_for_a_look_that_works(failures: int) -> None:
-    world = world_with(10)
-    async with quiet(world) as (_, member):
+    async with quiet() as (world, _, member):
         world.log.describe_failures = failures
-        made_again(world, 30)
+        world.make_again(30)
         await asyncio.sleep(0.04)
         assert not member.deliveries
         (delivery,) = await member.take(30, timeout_s=5)
@@ -316,8 +291,7 @@ async def test_records_wait_for_a_look_that_works(failures: int) -> None:
 
 @virtual
 async def test_a_look_that_takes_long_only_delays() -> None:
-    world = world_with(10)
-    async with quiet(world) as (_, member):
+    async with quiet() as (world, _, member):
         world.log.describe_s = 1.0
         world.log.append("orders", 5)
         await asyncio.sleep(0.5)
@@ -327,14 +301,12 @@ async def test_a_look_that_takes_long_only_delays() -> None:
         assert offsets(*deliveries) == list(range(10, 20))
         # The records that came during the first look have one of their own.
         assert now_s() - began_s < 1.6
-        for delivery in deliveries:
-            await member.acknowledge(delivery)
+        await accept(member, *deliveries)
 
 
 @virtual
 async def test_a_look_that_never_answers_is_given_up_and_made_again() -> None:
-    world = world_with(10)
-    async with quiet(world) as (coordinator, member):
+    async with quiet() as (world, coordinator, member):
         budget = coordinator.context.budget.used_bytes
         world.log.describe_s = 1e9
         world.log.append("orders", 5)
@@ -350,8 +322,7 @@ async def test_a_look_that_never_answers_is_given_up_and_made_again() -> None:
 
 @virtual
 async def test_records_of_a_topic_that_is_gone_are_dropped_with_its_share_partition() -> None:
-    world = world_with(10)
-    async with quiet(world) as (coordinator, member):
+    async with quiet() as (world, coordinator, member):
         world.log.describe_failures = 3
         world.log.append("orders", 5)
         await asyncio.sleep(0.01)
@@ -364,10 +335,9 @@ async def test_records_of_a_topic_that_is_gone_are_dropped_with_its_share_partit
 
 @virtual
 async def test_records_that_flow_need_no_look() -> None:
-    world = world_with(10)
-    async with quiet(world) as (_, member):
+    async with quiet() as (world, _, member):
         world.log.append("orders")
-        await member.acknowledge((await member.take(1))[0])
+        await accept(member, *await member.take(1))
         world.log.describes.clear()
         for _ in range(100):
             await asyncio.sleep(0.1)
@@ -382,10 +352,9 @@ async def test_records_that_flow_need_no_look() -> None:
 
 @virtual
 async def test_a_backlog_is_looked_at_in_time_and_never_waits() -> None:
-    world = world_with(10)
-    async with quiet(world) as (_, member):
+    async with quiet() as (world, _, member):
         world.log.append("orders")
-        await member.acknowledge((await member.take(1))[0])
+        await accept(member, *await member.take(1))
         world.log.describes.clear()
         world.log.drained_s = began_s = now_s()
         for _ in range(200):
@@ -401,38 +370,34 @@ async def test_a_backlog_is_looked_at_in_time_and_never_waits() -> None:
 @virtual
 async def test_the_first_record_of_a_group_does_not_wait() -> None:
     world = world_with(10, partitions=20)
-    async with one_member(world, max_poll_records=5_000) as (_, member):
+    async with world.one_member(max_poll_records=5_000) as (_, member):
         joined_s = now_s()
         deliveries = await member.take(200)
         # The store takes 1 ms a call; a look takes as long and comes while Kafka is asked.
         assert now_s() - joined_s < 0.1
         assert len(world.log.describes) <= 5
-        for delivery in deliveries:
-            await member.acknowledge(delivery)
+        await accept(member, *deliveries)
 
 
 @virtual
 async def test_a_re_read_of_a_topic_made_again_is_not_used() -> None:
     world = world_with(10)
-    async with one_member(world, max_poll_records=50) as (coordinator, member):
-        (held,) = await member.take(10)
+    async with world.one_delivery(10, max_poll_records=50) as (coordinator, member, held):
         actor_of(coordinator, "orders").cache.clear()
         await asyncio.sleep(SILENCE_S * 2)
-        made_again(world, 30)
+        world.make_again(30)
         await member.acknowledge(held, AcknowledgeType.RELEASE)
         deliveries = await member.take(30)
         assert held.key.topic_id not in {d.key.topic_id for d in deliveries}
-        for delivery in deliveries:
-            await member.acknowledge(delivery)
+        await accept(member, *deliveries)
 
 
 @virtual
 async def test_a_log_that_is_shorter_because_it_is_another_one_voids_nothing() -> None:
-    world = world_with(10)
-    async with quiet(world) as (_, member):
+    async with quiet() as (world, _, member):
         (row,) = world.store.list_partitions("g")
         world.log.describe_failures = 1_000
-        made_again(world, 5)
+        world.make_again(5)
         await asyncio.sleep(10)
         assert world.store.list_partitions("g")[0].state_epoch == row.state_epoch
         world.log.describe_failures = 0

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, NamedTuple
+
+import pytest
 
 from sharecoord.core.delivery import Delivery
 from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.runtime.kernel.clock import RuntimeClock
 from sharecoord.testing.fake_log import FakeLog
 from sharecoord.testing.harness import FakeMember
-from tests.world import World, running
-
-TOPICS = ("orders",)
+from tests.world import World
 
 
 class At(RuntimeClock):
@@ -47,31 +47,53 @@ def world_with(
     return World(log, defaults=settings, memory_bytes=memory_bytes)
 
 
-async def joined(
-    world: World, coordinator: Coordinator, member_id: str = "m", **wishes: Any
-) -> FakeMember:
-    """Adds a member of group `g` that reads `orders`; its wishes are those of `FakeMember.join`."""
-    member = world.member(member_id)
-    await member.join(coordinator, "g", TOPICS, **wishes)
-    return member
+async def accept(member: FakeMember, *deliveries: Delivery) -> None:
+    """A member accepts deliveries, one after the other."""
+    for delivery in deliveries:
+        assert (await member.settle(delivery)).error is None
 
 
 @asynccontextmanager
-async def one_member(
-    world: World, member_id: str = "m", **wishes: Any
-) -> AsyncIterator[tuple[Coordinator, FakeMember]]:
-    """Runs a coordinator with one member, see `joined`, for the length of a block."""
-    async with running(world) as coordinator:
-        yield coordinator, await joined(world, coordinator, member_id, **wishes)
+async def doing(*work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Something goes on beside a block, and ends with it."""
+    tasks = [asyncio.create_task(each) for each in work]
+    yield
+    for task in tasks:
+        task.cancel()
 
 
 @asynccontextmanager
 async def at_work(*members: FakeMember, seconds_per_record: float = 0.0) -> AsyncIterator[None]:
     """Lets members accept whatever comes, for the length of a block."""
-    working = [asyncio.create_task(m.work(seconds_per_record=seconds_per_record)) for m in members]
-    yield
-    for task in working:
-        task.cancel()
+    async with doing(*(m.work(seconds_per_record=seconds_per_record) for m in members)):
+        yield
+
+
+class Crash(NamedTuple):
+    """A coordinator dies at a call to the store, which happens all the same or does not."""
+
+    at: int
+    after: bool
+
+    @classmethod
+    def at_calls(cls, calls: range) -> pytest.MarkDecorator:
+        """Argument `crash` of a test: at each of these calls, once before and once after it."""
+        every = [cls(call, after) for after in (False, True) for call in calls]
+        return pytest.mark.parametrize("crash", every, ids=lambda each: "-".join(map(str, each)))
+
+    async def hits(
+        self, world: World, *works: Callable[[Coordinator], Coroutine[Any, Any, None]]
+    ) -> bool:
+        """Kills a coordinator that is at work, at the latest after 5 s; returns if at the call."""
+        coordinator = world.build(crash_at=self.at, crash_after=self.after)
+        caller = world.caller
+        await coordinator.start()
+        async with doing(*(work(coordinator) for work in works)):
+            ended = asyncio.create_task(caller.crashed.wait())
+            await asyncio.wait([ended], timeout=5)
+        ended.cancel()
+        await world.kill(coordinator)
+        return caller.crashed.is_set()
 
 
 def now_s() -> float:

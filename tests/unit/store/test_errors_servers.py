@@ -7,7 +7,6 @@ from functools import partial
 import psycopg
 import pymysql  # type: ignore[import-untyped]
 import pytest
-from sqlalchemy.exc import OperationalError
 
 from sharecoord.errors import (
     InternalError,
@@ -25,6 +24,7 @@ from sharecoord.store.dialects.errors import (
 )
 from sharecoord.store.dialects.errors_mysql import read_mysql
 from sharecoord.store.dialects.errors_postgres import read_postgres
+from tests.unit.store.translations import check_translation
 
 translate_mysql = partial(translate, read_mysql)
 translate_postgres = partial(translate, read_postgres)
@@ -67,14 +67,8 @@ def test_states_of_postgresql(
     state: str, working: type[SharecoordError], committing: type[SharecoordError]
 ) -> None:
     error = psycopg.errors.lookup(state)("what it says")
-    for raised in (error, OperationalError("SELECT 1", None, error)):
-        first = translate_postgres(raised, where=WHERE, committing=False)
-        second = translate_postgres(raised, where=WHERE, committing=True)
-        assert (type(first), type(second)) == (working, committing)
-        for translated in (first, second):
-            assert WHERE in translated.message
-            assert state in translated.message
-            assert "what it says" in translated.message
+    said = state, "what it says"
+    check_translation(translate_postgres, error, (working, committing), *said, where=WHERE)
 
 
 @pytest.mark.parametrize(
@@ -134,13 +128,8 @@ def test_codes_of_mysql(
     code: int, working: type[SharecoordError], committing: type[SharecoordError]
 ) -> None:
     error = pymysql.err.OperationalError(code, "what it says")
-    for raised in (error, OperationalError("SELECT 1", None, error)):
-        first = translate_mysql(raised, where=WHERE, committing=False)
-        second = translate_mysql(raised, where=WHERE, committing=True)
-        assert (type(first), type(second)) == (working, committing)
-        for translated in (first, second):
-            assert WHERE in translated.message
-            assert f"{code}: what it says" in translated.message
+    said = f"{code}: what it says"
+    check_translation(translate_mysql, error, (working, committing), said, where=WHERE)
 
 
 @pytest.mark.parametrize("error", [pymysql.err.InterfaceError(0, ""), OSError("cut off")])

@@ -6,7 +6,6 @@ import sqlite3
 from functools import partial
 
 import pytest
-from sqlalchemy.exc import OperationalError
 
 from sharecoord.errors import (
     InternalError,
@@ -17,6 +16,7 @@ from sharecoord.errors import (
 )
 from sharecoord.store.dialects.errors import StoreBusyError, is_store_error, translate
 from sharecoord.store.dialects.errors_sqlite import read_sqlite
+from tests.unit.store.translations import check_translation
 
 translate_sqlite = partial(translate, read_sqlite)
 DRIVER = (sqlite3.Error,)
@@ -54,15 +54,9 @@ def driver_error(code: int) -> sqlite3.OperationalError:
 def test_codes(
     code: int, working: type[SharecoordError], committing: type[SharecoordError]
 ) -> None:
-    error = driver_error(code)
-    wrapped = OperationalError("SELECT 1", None, error)
-    for raised in (error, wrapped):
-        first = translate_sqlite(raised, where="/data/s.db", committing=False)
-        second = translate_sqlite(raised, where="/data/s.db", committing=True)
-        assert (type(first), type(second)) == (working, committing)
-        for translated in (first, second):
-            assert "/data/s.db" in translated.message
-            assert "SQLITE_NAME: what SQLite says" in translated.message
+    said = "SQLITE_NAME: what SQLite says"
+    kinds = working, committing
+    check_translation(translate_sqlite, driver_error(code), kinds, said, where="/data/s.db")
 
 
 @pytest.mark.parametrize("error", [OverflowError("too large"), ValueError("surrogate")])

@@ -25,6 +25,9 @@ WORKER = Cell(Consumer.SHARECOORD, parallelism="continuous:3", ack=Ack.EXPLICIT,
 MEMBER = Cell(Consumer.SHARECOORD, client=Client.TASKS, payload_bytes=20)
 VALUES = [HEAD.pack(5, number) + b"...." for number in (NO_NUMBER, *range(RECORDS))]
 ALL = len(VALUES)
+EACH_KIND = pytest.mark.parametrize(
+    "cell", [WORKER, replace(WORKER, handler="batch:5"), MEMBER], ids=["worker", "batch", "member"]
+)
 
 
 @pytest.fixture
@@ -99,9 +102,7 @@ def test_every_record_is_handled_counted_and_accepted(
     board.close()
 
 
-@pytest.mark.parametrize(
-    "cell", [WORKER, replace(WORKER, handler="batch:5"), MEMBER], ids=["worker", "batch", "member"]
-)
+@EACH_KIND
 def test_without_work_many_records_are_one_sample(
     cell: Cell, coordinator: FakeCoordinator, tmp_path: Path
 ) -> None:
@@ -114,9 +115,7 @@ def test_without_work_many_records_are_one_sample(
     board.close()
 
 
-@pytest.mark.parametrize(
-    "cell", [WORKER, replace(WORKER, handler="batch:5"), MEMBER], ids=["worker", "batch", "member"]
-)
+@EACH_KIND
 def test_records_of_another_length_end_the_trial(
     cell: Cell, coordinator: FakeCoordinator, tmp_path: Path
 ) -> None:
