@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
-from sharecoord_sdk import AcknowledgeType, AdminClient, Message, ShareConsumer
+from sharecoord_sdk import AcknowledgeType, AdminClient, ShareConsumer
 
 from sharecoord.devenv.coordinator import CoordinatorProcess
 from sharecoord.devenv.topics import Topics
-from tests.support import eventually, unique_name
+from tests.support import eventually, poll_until, unique_name
 
 TopicFactory = Callable[..., str]
 
@@ -33,18 +33,6 @@ def consumers(coordinator: CoordinatorProcess) -> Iterator[Callable[..., ShareCo
         yield make
 
 
-def drain(consumer: ShareConsumer, count: int, deadline_s: float = 30.0) -> list[Message]:
-    """Polls until `count` messages came."""
-    found: list[Message] = []
-
-    def enough() -> bool:
-        found.extend(consumer.poll(0.2))
-        return len(found) >= count
-
-    eventually(enough, deadline_s, what=f"{count} messages")
-    return found
-
-
 def test_every_record_once_with_key_value_headers_and_time(
     topic: TopicFactory, topics: Topics, consumers: Callable[..., ShareConsumer]
 ) -> None:
@@ -55,7 +43,7 @@ def test_every_record_once_with_key_value_headers_and_time(
     ]
     topics.produce(name, sent)
     consumer = consumers(unique_name("g"), name)
-    got = drain(consumer, 500)
+    got = poll_until(consumer, 500)
     assert [m.offset() for m in got] == list(range(500))
     assert [(m.key(), m.value(), m.headers()) for m in got] == sent
     assert {m.delivery_count() for m in got} == {1}
@@ -126,7 +114,7 @@ def test_a_program_that_does_not_poll_wears_nothing_out(
     topics.produce(name, 500)
     consumer = consumers(group, name, **{"max.poll.records": 10})
     counts: dict[int, list[int]] = {}
-    for message in drain(consumer, 30):
+    for message in poll_until(consumer, 30):
         counts[message.offset()] = [message.delivery_count()]
     # Nobody polls. What it was given is locked until the locks end, and never again.
     eventually(lambda: not _locked(coordinator, group), 20, what="the end of all locks")
@@ -171,7 +159,7 @@ def test_the_first_record_of_a_fresh_group_comes_within_half_a_second(
     for _ in range(3):
         start = time.monotonic()
         consumer = consumers(unique_name("g"), name)
-        drain(consumer, 1)
+        poll_until(consumer, 1)
         times.append(time.monotonic() - start)
     assert min(times) < 0.5
 
