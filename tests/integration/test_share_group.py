@@ -16,10 +16,11 @@ from sharecoord.devenv.topics import Topics
 from tests.support import eventually, poll_until, unique_name
 
 TopicFactory = Callable[..., str]
+Consumers = Callable[..., ShareConsumer]
 
 
 @pytest.fixture
-def consumers(coordinator: CoordinatorProcess) -> Iterator[Callable[..., ShareConsumer]]:
+def consumers(coordinator: CoordinatorProcess) -> Iterator[Consumers]:
     with ExitStack() as stack:
 
         def make(group: str, topic: str, **config: object) -> ShareConsumer:
@@ -34,7 +35,7 @@ def consumers(coordinator: CoordinatorProcess) -> Iterator[Callable[..., ShareCo
 
 
 def test_every_record_once_with_key_value_headers_and_time(
-    topic: TopicFactory, topics: Topics, consumers: Callable[..., ShareConsumer]
+    topic: TopicFactory, topics: Topics, consumers: Consumers
 ) -> None:
     name = topic()
     sent = [
@@ -51,7 +52,7 @@ def test_every_record_once_with_key_value_headers_and_time(
 
 
 def test_twenty_members_share_one_partition(
-    topic: TopicFactory, topics: Topics, consumers: Callable[..., ShareConsumer]
+    topic: TopicFactory, topics: Topics, consumers: Consumers
 ) -> None:
     name, group = topic(), unique_name("g")
     members = [consumers(group, name) for _ in range(20)]
@@ -73,10 +74,7 @@ def test_twenty_members_share_one_partition(
 
 
 def test_released_rejected_and_worn_out(
-    topic: TopicFactory,
-    topics: Topics,
-    consumers: Callable[..., ShareConsumer],
-    coordinator: CoordinatorProcess,
+    topic: TopicFactory, topics: Topics, consumers: Consumers, coordinator: CoordinatorProcess
 ) -> None:
     name, group = topic(), unique_name("g")
     topics.produce(name, 10)
@@ -103,10 +101,7 @@ def test_released_rejected_and_worn_out(
 
 
 def test_a_program_that_does_not_poll_wears_nothing_out(
-    topic: TopicFactory,
-    topics: Topics,
-    consumers: Callable[..., ShareConsumer],
-    coordinator: CoordinatorProcess,
+    topic: TopicFactory, topics: Topics, consumers: Consumers, coordinator: CoordinatorProcess
 ) -> None:
     name, group = topic(), unique_name("g")
     with AdminClient({"bootstrap.servers": coordinator.address}) as admin:
@@ -151,7 +146,7 @@ def _start_offset(coordinator: CoordinatorProcess, group: str) -> int | None:
 
 
 def test_the_first_record_of_a_fresh_group_comes_within_half_a_second(
-    topic: TopicFactory, topics: Topics, consumers: Callable[..., ShareConsumer]
+    topic: TopicFactory, topics: Topics, consumers: Consumers
 ) -> None:
     name = topic()
     topics.produce(name, 10)
