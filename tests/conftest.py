@@ -42,6 +42,7 @@ from tests.support import (
     bridge_address,
     choose_kafka,
     eventually,
+    start_or_fail,
     unique_name,
 )
 
@@ -213,14 +214,7 @@ def local_broker() -> Iterator[KafkaUnderTest]:
     """A broker as a child process; a missing part fails the test with the line that installs it."""
     settings = {**FAST_SHARE_GROUPS, "broker.session.timeout.ms": str(BROKER_SESSION_MS)}
     broker = KafkaBroker(settings=settings, start_timeout_s=BROKER_START_S)
-    problem = ""
-    try:
-        broker.start()
-    except DevenvError as error:
-        problem = error.message
-    if problem:
-        # Outside of the handler, or the message would be shown twice.
-        pytest.fail(problem, pytrace=False)
+    start_or_fail(broker)
     try:
         yield KafkaUnderTest(broker.bootstrap_servers, "local", broker)
     finally:

@@ -28,7 +28,7 @@ from sharecoord.devenv.databases import (
     mariadb_program,
 )
 from sharecoord.devenv.errors import DevenvError
-from tests.support import DockerCli, Engine, eventually
+from tests.support import DockerCli, Engine, eventually, start_or_fail
 
 POSTGRES_VARIABLE = "SHARECOORD_TEST_POSTGRES"
 MARIADB_VARIABLE = "SHARECOORD_TEST_MARIADB"
@@ -130,14 +130,7 @@ def _container(kind: DatabaseKind) -> Iterator[DatabaseUnderTest]:
 @contextmanager
 def _local(kind: DatabaseKind) -> Iterator[DatabaseUnderTest]:
     server = kind.local()
-    problem = ""
-    try:
-        server.start()
-    except DevenvError as error:
-        problem = error.message
-    if problem:
-        # Outside of the handler, or the message would be shown twice.
-        pytest.fail(problem, pytrace=False)
+    start_or_fail(server)
     try:
         yield DatabaseUnderTest(server.url, "local")
     finally:

@@ -13,8 +13,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar, overload
 
+import pytest
+from sharecoord_sdk import Message, ShareConsumer
+
 from sharecoord.core.dispatch.pauses import PauseScope
 from sharecoord.devenv.broker import KafkaBroker
+from sharecoord.devenv.errors import DevenvError
 
 T = TypeVar("T")
 
@@ -39,6 +43,25 @@ class KafkaUnderTest:
     bootstrap_servers: str
     source: str
     broker: KafkaBroker | None = None
+
+
+class Server(Protocol):
+    """A broker or a database as a local process."""
+
+    def start(self) -> None:
+        """Returns when it answers."""
+
+
+def start_or_fail(server: Server) -> None:
+    """Starts it; a missing part fails the test with the line that installs it."""
+    problem = ""
+    try:
+        server.start()
+    except DevenvError as error:
+        problem = error.message
+    if problem:
+        # Outside of the handler, or the message would be shown twice.
+        pytest.fail(problem, pytrace=False)
 
 
 # -- which Kafka ----------------------------------------------------------------------------------
@@ -176,6 +199,18 @@ class DockerCli:
 def unique_name(prefix: str) -> str:
     """A name that no other test and no other run has; not from the seeded generator."""
     return f"{prefix}-{uuid.uuid4().hex[:12]}"
+
+
+def poll_until(consumer: ShareConsumer, count: int, timeout_s: float = 30) -> list[Message]:
+    """Polls until `count` messages came (1 in explicit mode: the next poll wants an answer)."""
+    found: list[Message] = []
+
+    def enough() -> bool:
+        found.extend(consumer.poll(0.2))
+        return len(found) >= count
+
+    eventually(enough, timeout_s, f"{count} messages")
+    return found
 
 
 def explicit(address: str, group: str, most: int | None = None) -> dict[str, object]:

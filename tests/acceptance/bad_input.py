@@ -11,7 +11,6 @@ from queue import SimpleQueue
 from typing import Any, NamedTuple, Self
 
 import grpc
-from sharecoord_sdk import Message, ShareConsumer
 from sharecoord_sdk._proto import share_service_pb2 as pb
 from sharecoord_sdk._proto import share_types_pb2 as types
 
@@ -219,18 +218,6 @@ def exceptions(outcome: types.PartitionOutcome) -> list[tuple[int, int, str]]:
             found[-1] = (found[-1][0], e.last_offset, name)
         else:
             found.append((e.first_offset, e.last_offset, name))
-    return found
-
-
-def poll_until(consumer: ShareConsumer, count: int, timeout_s: float = 30) -> list[Message]:
-    """Polls until `count` messages came (1 in explicit mode: the next poll wants an answer)."""
-    found: list[Message] = []
-
-    def enough() -> bool:
-        found.extend(consumer.poll(0.2))
-        return len(found) >= count
-
-    eventually(enough, timeout_s, f"{count} messages")
     return found
 
 

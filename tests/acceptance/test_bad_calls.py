@@ -34,11 +34,10 @@ from tests.acceptance.bad_input import (
     acknowledged,
     exceptions,
     join_message,
-    poll_until,
     refusal,
     run_cli,
 )
-from tests.support import KafkaUnderTest, eventually, unique_name
+from tests.support import KafkaUnderTest, eventually, poll_until, unique_name
 
 TopicFactory = Callable[..., str]
 INVALID, NOT_FOUND = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND

@@ -21,8 +21,8 @@ from sharecoord.devenv.mock_cluster import MockCluster
 from sharecoord.devenv.processes import LOOPBACK, free_ports
 from sharecoord.devenv.topics import Topics
 from sharecoord.store.tables import HEAD_REVISION
-from tests.acceptance.bad_input import poll_until, refusal_of, refused, run_cli
-from tests.support import KafkaUnderTest, eventually, unique_name
+from tests.acceptance.bad_input import refusal_of, refused, run_cli
+from tests.support import KafkaUnderTest, eventually, poll_until, unique_name
 
 TopicFactory = Callable[..., str]
 NOWHERE = f"{LOOPBACK}:1"

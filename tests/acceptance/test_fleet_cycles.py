@@ -15,7 +15,7 @@ from tests.acceptance.chaos.crew import Crew
 from tests.acceptance.chaos.fleet import FleetScene, fleet, goes_on
 from tests.acceptance.chaos.load import Load
 from tests.acceptance.chaos.scene import LOCK_MS, let_pass
-from tests.acceptance.test_faults_cycles import replace_worker
+from tests.acceptance.test_faults_cycles import ends_well, replace_worker
 
 __all__ = ["fleet"]
 
@@ -53,11 +53,8 @@ def run_cycles(fleet: FleetScene, cycles: int, seed: int) -> None:
                 print(f"cycle {number} of seed {seed}")
                 goes_on(crew, chance.randrange(50, 400))
                 hit(fleet, crew, workers, chance)
-        crew.until_finished(fleet.url, 120.0)
-        findings = crew.verdict(fleet.url)
-    print(f"seed {seed}: {cycles} cycles, {len(crew.produced)} records, {findings}")
-    assert findings.faults == ()
-    assert findings.redelivered >= len(crew.produced) // 10, "released records came again"
+        print(f"seed {seed}: {cycles} cycles")
+        ends_well(crew, fleet.url, one_in=10)
 
 
 @pytest.mark.long

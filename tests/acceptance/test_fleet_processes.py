@@ -38,7 +38,7 @@ from tests.acceptance.chaos.load import Load
 from tests.acceptance.chaos.proxy import TcpProxy
 from tests.acceptance.chaos.scene import let_pass, passed
 from tests.acceptance.chaos.verdict import LOCK_MARGIN_S
-from tests.support import eventually
+from tests.support import eventually, explicit
 
 __all__ = ["fleet", "shared_fleet", "trio"]
 
@@ -183,12 +183,7 @@ def another_group(fleet: FleetScene, topic: str) -> Iterator[tuple[str, ShareCon
     address, group = fleet.processes["a"].address, fleet.new_group(topic)
     with AdminClient({"bootstrap.servers": address}) as admin:
         admin.alter_group_configs(group, {"share.record.lock.duration.ms": "60000"})
-    conf = {
-        "bootstrap.servers": address,
-        "group.id": group,
-        "share.acknowledgement.mode": "explicit",
-    }
-    with ShareConsumer(conf) as consumer:
+    with ShareConsumer(explicit(address, group)) as consumer:
         consumer.subscribe([topic])
         yield group, consumer
 

@@ -112,12 +112,17 @@ def check_said(guide: str, printed: list[str]) -> None:
         assert f"`{line}`" in said, "the guide does not say so"
 
 
+def check_all_said(guide: str, printed: list[str], count: int) -> None:
+    """The program has printed so many lines, and the guide says each."""
+    assert len(printed) == count
+    check_said(guide, printed)
+
+
 def test_delay(run_example: Reader, topic: Callable[..., str]) -> None:
     names = {"reminders": topic(), "reminder-workers": unique_name("group")}
     lines = run_example("delay.md", names)
     printed = [line for line in lines if "delivery" in line]
-    assert len(printed) == 4
-    check_said("delay.md", printed)
+    check_all_said("delay.md", printed, 4)
     assert printed[0] == "say hello - delivery 1"
     assert printed[-1] == "pay the bill - delivery 1"
 
@@ -127,24 +132,21 @@ def test_replay(run_example: Reader, topic: Callable[..., str]) -> None:
     names["second-look"] = unique_name("second-look")
     lines = run_example("replay.md", names)
     printed = [line for line in lines if line.startswith(("replay:", "second:", "left:"))]
-    assert len(printed) == 5
-    check_said("replay.md", printed)
+    check_all_said("replay.md", printed, 5)
 
 
 def test_long_jobs(run_example: Reader, topic: Callable[..., str]) -> None:
     names = {"videos": topic(), "video-workers": unique_name("group")}
     lines = run_example("long-jobs.md", names)
     printed = [line for line in lines if "scene" in line]
-    assert len(printed) == 3
-    check_said("long-jobs.md", printed)
+    check_all_said("long-jobs.md", printed, 3)
 
 
 def test_values(run_example: Reader, topic: Callable[..., str]) -> None:
     names = {"baskets": topic(), "returns": topic(), "order-workers": unique_name("group")}
     lines = run_example("values.md", names)
     printed = [line for line in lines if line.startswith(("order ", "offset "))]
-    assert len(printed) == 6
-    check_said("values.md", printed)
+    check_all_said("values.md", printed, 6)
 
 
 def test_dead_letters(run_example: Reader, topic: Callable[..., str]) -> None:
@@ -152,16 +154,14 @@ def test_dead_letters(run_example: Reader, topic: Callable[..., str]) -> None:
     names["payments"] = topic()
     lines = run_example("dead-letters.md", names)
     printed = [line for line in lines if line.startswith(BEGINNINGS)]
-    assert len(printed) == len(BEGINNINGS)
-    check_said("dead-letters.md", printed)
+    check_all_said("dead-letters.md", printed, len(BEGINNINGS))
 
 
 def test_worker(run_example: Reader, topic: Callable[..., str]) -> None:
     names = {"accounts": topic(), "account-workers": unique_name("workers")}
     lines = run_example("worker.md", names)
     printed = [line for line in lines if line.startswith(("done:", "failed:"))]
-    assert len(printed) == 5
-    check_said("worker.md", printed)
+    check_all_said("worker.md", printed, 5)
     assert [line for line in printed if "alice" in line] == [
         "done: alice - open - delivery 1",
         "failed: alice - ConnectionError",
@@ -181,16 +181,14 @@ def test_exactly_once(run_example: Reader, topics: Topics) -> None:
         topics.delete(*{names[each] for each in made} & set(topics.names()))
     words = ("acknowledged:", "booked:", "received:")
     printed = [line for line in lines if line.startswith(words)]
-    assert len(printed) == 7
-    check_said("exactly-once.md", printed)
+    check_all_said("exactly-once.md", printed, 7)
 
 
 def test_order(run_example: Reader, topic: Callable[..., str]) -> None:
     names = {"purchases": topic(), "shop": unique_name("shop")}
     lines = run_example("ordering.md", names)
     printed = [line for line in lines if line.startswith(("in order:", "blocked:"))]
-    assert len(printed) == 4
-    check_said("ordering.md", printed)
+    check_all_said("ordering.md", printed, 4)
 
 
 def test_migration(run_example: Reader, topic: Callable[..., str]) -> None:
@@ -199,8 +197,7 @@ def test_migration(run_example: Reader, topic: Callable[..., str]) -> None:
     names["charges"] = topic()
     lines = run_example("migrate.md", names, section="From a plain consumer group")
     printed = [line for line in lines if line.startswith(("import:", "handled:", "export:"))]
-    assert len(printed) == 3
-    check_said("migrate.md", printed)
+    check_all_said("migrate.md", printed, 3)
 
 
 AFTER = {
@@ -284,5 +281,4 @@ def test_pause(run_example: Reader, topic: Callable[..., str]) -> None:
     lines = run_example("pause.md", names)
     words = ("paid:", "while", "paused", "offset")
     printed = [line for line in lines if line.startswith(words)]
-    assert len(printed) == 5
-    check_said("pause.md", printed)
+    check_all_said("pause.md", printed, 5)

@@ -81,6 +81,12 @@ def ends(coordinator: CoordinatorProcess) -> None:
     eventually(lambda: coordinator.exit_code == 0, DEADLINE_S, "it ends")
 
 
+def loses_lines_and_nothing_else(coordinator: CoordinatorProcess, port: int) -> None:
+    eventually(lambda: dropped(port) > 0, DEADLINE_S, "lines are counted")
+    assert page(port, "/healthz/ready") == "ok\n"
+    ends(coordinator)
+
+
 def fifo_at(path: Path) -> int:
     """A pipe with a name; its reader's end."""
     os.mkfifo(path)
@@ -91,9 +97,7 @@ def test_a_full_disk(kafka_broker: KafkaUnderTest, tmp_path: Path) -> None:
     (port,) = free_ports(1)
     with serving(kafka_broker, tmp_path, Path("/dev/full"), port) as coordinator:
         served(kafka_broker, coordinator, 100)
-        eventually(lambda: dropped(port) > 0, DEADLINE_S, "lines are counted")
-        assert page(port, "/healthz/ready") == "ok\n"
-        ends(coordinator)
+        loses_lines_and_nothing_else(coordinator, port)
 
 
 def test_a_reader_that_is_gone(kafka_broker: KafkaUnderTest, tmp_path: Path) -> None:
@@ -105,9 +109,7 @@ def test_a_reader_that_is_gone(kafka_broker: KafkaUnderTest, tmp_path: Path) -> 
         os.close(reader)
         served(kafka_broker, coordinator, 100)
         served(kafka_broker, coordinator, 100)
-        eventually(lambda: dropped(port) > 0, DEADLINE_S, "lines are counted")
-        assert page(port, "/healthz/ready") == "ok\n"
-        ends(coordinator)
+        loses_lines_and_nothing_else(coordinator, port)
 
 
 def test_a_pipe_that_nobody_reads(kafka_broker: KafkaUnderTest, tmp_path: Path) -> None:

@@ -29,12 +29,12 @@ PLANTED = GeneratorSettings(
     60_000, groups=3, members=6, partitions=4, starved=2, poison_keys=3, lag_spikes=4, drop=0.002
 )
 WINDOW = timedelta(seconds=10)
+Planted = tuple[str, dict[str, Any]]
+"""The folder of a log, and what was planted in it."""
 
 
 @pytest.fixture(scope="module")
-def planted(
-    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[str, dict[str, Any]]:
+def planted(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Planted:
     """A small log and its truth."""
     folder = str(tmp_path_factory.mktemp("planted") / "log")
     return folder, generate_job.run(spark, folder, PLANTED)
@@ -45,9 +45,7 @@ def precision_and_recall(found: set[Any], true: set[Any]) -> tuple[float, float]
     return both / len(found), both / len(true)
 
 
-def test_times_of_high_lag(
-    spark: SparkSession, planted: tuple[str, dict[str, Any]], tmp_path: Path
-) -> None:
+def test_times_of_high_lag(spark: SparkSession, planted: Planted, tmp_path: Path) -> None:
     folder, truth = planted
     result = lag_job.run(spark, folder, str(tmp_path))
     stretches = dicts(spark.read.parquet(f"{tmp_path}/{lag_job.STRETCHES}"))
@@ -78,9 +76,7 @@ def test_times_of_high_lag(
     assert sum(row["stretches"] for row in result.rows) == PLANTED.lag_spikes
 
 
-def test_poison_keys(
-    spark: SparkSession, planted: tuple[str, dict[str, Any]], tmp_path: Path
-) -> None:
+def test_poison_keys(spark: SparkSession, planted: Planted, tmp_path: Path) -> None:
     folder, truth = planted
     result = poison_job.run(spark, folder, str(tmp_path))
     keys = dicts(spark.read.parquet(f"{tmp_path}/{poison_job.KEYS}"))
@@ -98,7 +94,7 @@ def test_poison_keys(
 
 
 def test_locks_that_are_longer_than_needed(
-    spark: SparkSession, planted: tuple[str, dict[str, Any]], tmp_path: Path
+    spark: SparkSession, planted: Planted, tmp_path: Path
 ) -> None:
     result = locks_job.run(spark, planted[0], str(tmp_path))
     for row in result.rows:
@@ -111,7 +107,7 @@ def test_locks_that_are_longer_than_needed(
 
 
 def test_the_life_of_a_poison_record_and_of_a_starved_member(
-    spark: SparkSession, planted: tuple[str, dict[str, Any]]
+    spark: SparkSession, planted: Planted
 ) -> None:
     folder, truth = planted
     group, key = truth["poison"][0]["group"], truth["poison"][0]["keys"][0]
@@ -144,7 +140,7 @@ def test_the_life_of_a_poison_record_and_of_a_starved_member(
 )
 def test_the_jobs_by_themselves_as_spark_submit_runs_them(
     spark: SparkSession,
-    planted: tuple[str, dict[str, Any]],
+    planted: Planted,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

@@ -13,7 +13,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -112,9 +112,8 @@ def coordinator(
 
 @pytest.fixture
 def groups(coordinator: CoordinatorProcess) -> Iterator[Groups]:
-    made = Groups(coordinator.address)
-    yield made
-    made.close()
+    with closing(Groups(coordinator.address)) as made:
+        yield made
 
 
 def take(consumer: ShareConsumer, at_most: int) -> list[Message]:

@@ -20,7 +20,7 @@ from sharecoord.devenv.broker_config import FAST_SHARE_GROUPS
 from sharecoord.devenv.coordinator import CoordinatorProcess
 from sharecoord.devenv.topics import Topics
 from tests.integration.test_kafka_edges import TopicFactory
-from tests.support import KafkaUnderTest, eventually, unique_name
+from tests.support import KafkaUnderTest, eventually, explicit, unique_name
 
 
 def plain_consumer(servers: str, group: str, topic: str) -> confluent_kafka.Consumer:
@@ -284,12 +284,7 @@ def consume_natively(servers: str, group: str, topic: str, count: int) -> list[t
 def accept_here(address: str, group: str, topic: str, accepted: Places, count: int) -> None:
     """Takes so many records here and accepts some of them; the others are put off."""
     seen: Places = set()
-    config = {
-        "bootstrap.servers": address,
-        "group.id": group,
-        "share.acknowledgement.mode": "explicit",
-    }
-    with ShareConsumer(config) as consumer:
+    with ShareConsumer(explicit(address, group)) as consumer:
         consumer.subscribe([topic])
 
         def read() -> bool:

@@ -9,17 +9,18 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
-from sharecoord_sdk import AcknowledgeType, AdminClient, Message, ShareConsumer
+from sharecoord_sdk import AcknowledgeType, AdminClient, ShareConsumer
 
 from sharecoord.devenv.coordinator import CoordinatorProcess
 from sharecoord.devenv.topics import Topics
-from tests.support import eventually, unique_name
+from tests.support import eventually, poll_until, unique_name
 
 TopicFactory = Callable[..., str]
+Consumers = Callable[..., ShareConsumer]
 
 
 @pytest.fixture
-def consumers(coordinator: CoordinatorProcess) -> Iterator[Callable[..., ShareConsumer]]:
+def consumers(coordinator: CoordinatorProcess) -> Iterator[Consumers]:
     with ExitStack() as stack:
 
         def make(group: str, topic: str, **config: object) -> ShareConsumer:
@@ -33,20 +34,8 @@ def consumers(coordinator: CoordinatorProcess) -> Iterator[Callable[..., ShareCo
         yield make
 
 
-def drain(consumer: ShareConsumer, count: int, deadline_s: float = 30.0) -> list[Message]:
-    """Polls until `count` messages came."""
-    found: list[Message] = []
-
-    def enough() -> bool:
-        found.extend(consumer.poll(0.2))
-        return len(found) >= count
-
-    eventually(enough, deadline_s, what=f"{count} messages")
-    return found
-
-
 def test_every_record_once_with_key_value_headers_and_time(
-    topic: TopicFactory, topics: Topics, consumers: Callable[..., ShareConsumer]
+    topic: TopicFactory, topics: Topics, consumers: Consumers
 ) -> None:
     name = topic()
     sent = [
@@ -55,7 +44,7 @@ def test_every_record_once_with_key_value_headers_and_time(
     ]
     topics.produce(name, sent)
     consumer = consumers(unique_name("g"), name)
-    got = drain(consumer, 500)
+    got = poll_until(consumer, 500)
     assert [m.offset() for m in got] == list(range(500))
     assert [(m.key(), m.value(), m.headers()) for m in got] == sent
     assert {m.delivery_count() for m in got} == {1}
@@ -63,7 +52,7 @@ def test_every_record_once_with_key_value_headers_and_time(
 
 
 def test_twenty_members_share_one_partition(
-    topic: TopicFactory, topics: Topics, consumers: Callable[..., ShareConsumer]
+    topic: TopicFactory, topics: Topics, consumers: Consumers
 ) -> None:
     name, group = topic(), unique_name("g")
     members = [consumers(group, name) for _ in range(20)]
@@ -85,10 +74,7 @@ def test_twenty_members_share_one_partition(
 
 
 def test_released_rejected_and_worn_out(
-    topic: TopicFactory,
-    topics: Topics,
-    consumers: Callable[..., ShareConsumer],
-    coordinator: CoordinatorProcess,
+    topic: TopicFactory, topics: Topics, consumers: Consumers, coordinator: CoordinatorProcess
 ) -> None:
     name, group = topic(), unique_name("g")
     topics.produce(name, 10)
@@ -115,10 +101,7 @@ def test_released_rejected_and_worn_out(
 
 
 def test_a_program_that_does_not_poll_wears_nothing_out(
-    topic: TopicFactory,
-    topics: Topics,
-    consumers: Callable[..., ShareConsumer],
-    coordinator: CoordinatorProcess,
+    topic: TopicFactory, topics: Topics, consumers: Consumers, coordinator: CoordinatorProcess
 ) -> None:
     name, group = topic(), unique_name("g")
     with AdminClient({"bootstrap.servers": coordinator.address}) as admin:
@@ -126,7 +109,7 @@ def test_a_program_that_does_not_poll_wears_nothing_out(
     topics.produce(name, 500)
     consumer = consumers(group, name, **{"max.poll.records": 10})
     counts: dict[int, list[int]] = {}
-    for message in drain(consumer, 30):
+    for message in poll_until(consumer, 30):
         counts[message.offset()] = [message.delivery_count()]
     # Nobody polls. What it was given is locked until the locks end, and never again.
     eventually(lambda: not _locked(coordinator, group), 20, what="the end of all locks")
@@ -163,7 +146,7 @@ def _start_offset(coordinator: CoordinatorProcess, group: str) -> int | None:
 
 
 def test_the_first_record_of_a_fresh_group_comes_within_half_a_second(
-    topic: TopicFactory, topics: Topics, consumers: Callable[..., ShareConsumer]
+    topic: TopicFactory, topics: Topics, consumers: Consumers
 ) -> None:
     name = topic()
     topics.produce(name, 10)
@@ -171,7 +154,7 @@ def test_the_first_record_of_a_fresh_group_comes_within_half_a_second(
     for _ in range(3):
         start = time.monotonic()
         consumer = consumers(unique_name("g"), name)
-        drain(consumer, 1)
+        poll_until(consumer, 1)
         times.append(time.monotonic() - start)
     assert min(times) < 0.5
 

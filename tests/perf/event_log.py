@@ -21,19 +21,6 @@ from sharecoord.events.frames import WriterSettings
 from sharecoord.events.pipe_sink import PipeSink
 
 ROUND_ROWS = 20_000
-COLUMNS = (
-    "event",
-    "state",
-    "first_offset",
-    "last_offset",
-    "records",
-    "delivery_count",
-    "member_id",
-    "client_id",
-    "held_ms",
-    "work_us",
-    "lock_left_ms",
-)
 
 
 def now_us() -> int:
@@ -52,25 +39,24 @@ def make_block(number: int, groups: int, rows: int) -> EventBlock:
         "change_sequence": number // groups // 12,
     }
     first = number * rows * 10
+    rows_of_commit = [
+        {
+            "event": "accepted",
+            "state": "acknowledged",
+            "first_offset": first + 10 * n,
+            "last_offset": first + 10 * n + 9,
+            "records": 10,
+            "delivery_count": 1,
+            "member_id": f"3b9d6c1e-member-{(number + n) % 50:04d}",
+            "client_id": "orders-service",
+            "held_ms": 40 + n % 20,
+            "work_us": 38_000 + (number * 7 + n) % 4_000,
+            "lock_left_ms": 29_900,
+        }
+        for n in range(rows)
+    ]
     return EventBlock(
-        common,
-        COLUMNS,
-        [
-            (
-                "accepted",
-                "acknowledged",
-                first + 10 * n,
-                first + 10 * n + 9,
-                10,
-                1,
-                f"3b9d6c1e-member-{(number + n) % 50:04d}",
-                "orders-service",
-                40 + n % 20,
-                38_000 + (number * 7 + n) % 4_000,
-                29_900,
-            )
-            for n in range(rows)
-        ],
+        common, tuple(rows_of_commit[0]), [tuple(row.values()) for row in rows_of_commit]
     )
 
 

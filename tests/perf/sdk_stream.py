@@ -126,13 +126,41 @@ class Server:
         server.stop(None)
 
 
+class Stopwatch:
+    """Counts records and takes the time, once a tenth of them has warmed everything up."""
+
+    def __init__(self, records: int) -> None:
+        self._records = records
+        self._warm = self._taken = 0
+        self._started = self._cpu = 0.0
+
+    @property
+    def done(self) -> bool:
+        """Whether all records have come."""
+        return self._taken >= self._records
+
+    def took(self, count: int) -> None:
+        """A poll gave so many."""
+        if self._warm < self._records // 10:
+            self._warm += count
+            self._started, self._cpu = time.monotonic(), time.process_time()
+        else:
+            self._taken += count
+
+    def figures(self) -> dict[str, float]:
+        """Of all that came after the warm-up."""
+        return {
+            "records_per_s": round(self._taken / (time.monotonic() - self._started)),
+            "cpu_us_per_record": round((time.process_time() - self._cpu) / self._taken * 1e6, 3),
+        }
+
+
 def run_sync(port: int, records: int, *, explicit: bool, poll_records: int) -> dict[str, float]:
     """One run of the synchronous consumer that touches every value."""
     consumer = ShareConsumer(_conf(port, explicit=explicit, poll_records=poll_records))
     consumer.subscribe(["perf"])
-    warm = taken = 0
-    started = cpu = 0.0
-    while taken < records:
+    watch = Stopwatch(records)
+    while not watch.done:
         messages = consumer.poll(1.0)
         if explicit:
             for message in messages:
@@ -141,12 +169,8 @@ def run_sync(port: int, records: int, *, explicit: bool, poll_records: int) -> d
         else:
             for message in messages:
                 message.value()
-        if warm < records // 10:
-            warm += len(messages)
-            started, cpu = time.monotonic(), time.process_time()
-        else:
-            taken += len(messages)
-    figures = _figures(taken, started, cpu)
+        watch.took(len(messages))
+    figures = watch.figures()
     consumer.close()
     return figures
 
@@ -157,20 +181,15 @@ async def run_async(
     """The same for the asyncio consumer."""
     consumer = AsyncShareConsumer(_conf(port, explicit=explicit, poll_records=poll_records))
     await consumer.subscribe(["perf"])
-    warm = taken = 0
-    started = cpu = 0.0
-    while taken < records:
+    watch = Stopwatch(records)
+    while not watch.done:
         messages = await consumer.poll(1.0)
         for message in messages:
             message.value()
             if explicit:
                 consumer.acknowledge(message)
-        if warm < records // 10:
-            warm += len(messages)
-            started, cpu = time.monotonic(), time.process_time()
-        else:
-            taken += len(messages)
-    figures = _figures(taken, started, cpu)
+        watch.took(len(messages))
+    figures = watch.figures()
     await consumer.close()
     return figures
 
@@ -181,13 +200,6 @@ def _conf(port: int, *, explicit: bool, poll_records: int) -> dict[str, object]:
         "group.id": "perf",
         "max.poll.records": poll_records,
         "share.acknowledgement.mode": "explicit" if explicit else "implicit",
-    }
-
-
-def _figures(taken: int, started: float, cpu: float) -> dict[str, float]:
-    return {
-        "records_per_s": round(taken / (time.monotonic() - started)),
-        "cpu_us_per_record": round((time.process_time() - cpu) / taken * 1e6, 3),
     }
 
 

@@ -14,7 +14,7 @@ from sqlalchemy import Engine, create_engine, event
 from tests.sdk.driver import Drivers
 from tests.sdk.fake_coordinator import FakeCoordinator
 from tests.sdk.fake_kafka import FakeBroker
-from tests.sdk.output_world import CONF, Clock, Relays
+from tests.sdk.output_world import CONF, Clock, Relays, created
 from tests.sdk.worker_running import Make, Running
 
 
@@ -75,15 +75,13 @@ def engine(tmp_path: Path) -> Iterator[Engine]:
 
 @pytest.fixture
 def outputs(engine: Engine, clock: Clock) -> ProduceOutbox:
-    made = ProduceOutbox(clock=clock)
-    made.create(engine)
-    # A second time does nothing.
-    made.create(engine)
-    return made
+    return created(ProduceOutbox(clock=clock), engine)
 
 
 @pytest.fixture
-def relay_of(engine: Engine, outputs: ProduceOutbox, clock: Clock) -> Relays:
+def relay_of(engine: Engine, outputs: ProduceOutbox, broker: FakeBroker, clock: Clock) -> Relays:
+    """Makes relays from the outbox to the broker."""
+
     def make(**settings: Any) -> ProduceRelay:
         given = {"transactional_id": "ledger", "clock": clock, **settings}
         return ProduceRelay(outputs, engine, CONF, **given)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
-from sharecoord_sdk.contrib.sqlalchemy import ProduceOutbox, ProduceReport
+from sharecoord_sdk.contrib.sqlalchemy import AckOutbox, ProduceOutbox, ProduceReport
 from sqlalchemy import Engine, select
 
 NOTHING = ProduceReport(0, 0)
@@ -20,8 +20,17 @@ class Clock:
         return self.now_s
 
 
+Outbox = TypeVar("Outbox", AckOutbox, ProduceOutbox)
+
 Relays = Any
 """Makes relays of the outbox, with settings."""
+
+
+def created(outbox: Outbox, engine: Engine) -> Outbox:
+    """The outbox with its tables; a second time does nothing."""
+    outbox.create(engine)
+    outbox.create(engine)
+    return outbox
 
 
 def put(engine: Engine, outputs: ProduceOutbox, topic: str, *values: bytes) -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -23,42 +22,21 @@ from sharecoord_sdk.contrib.sqlalchemy import (
 )
 from sharecoord_sdk.contrib.sqlalchemy._outbox import delivery_id_of
 from sharecoord_sdk.testing import make_message, make_messages, run_handler
-from sqlalchemy import Connection, Engine, create_engine, insert, select, text
+from sqlalchemy import Connection, Engine, insert, select, text
 from sqlalchemy.ext.asyncio import create_async_engine
+
+from tests.sdk.output_world import Clock, created
 
 TOPIC_ID = bytes(range(16))
 DAY_S = 86_400.0
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now_s = 1_800_000_000.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def engine(tmp_path: Path) -> Iterator[Engine]:
-    made = create_engine(f"sqlite:///{tmp_path / 'app.db'}")
-    with made.begin() as connection:
-        connection.execute(text("CREATE TABLE booking (what TEXT NOT NULL)"))
-    yield made
-    made.dispose()
-
-
 @pytest.fixture
 def outbox(engine: Engine, clock: Clock) -> AckOutbox:
-    made = AckOutbox(clock=clock)
-    made.create(engine)
-    # A second time does nothing.
-    made.create(engine)
-    return made
+    """Beside a table of the application."""
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE booking (what TEXT NOT NULL)"))
+    return created(AckOutbox(clock=clock), engine)
 
 
 def received(

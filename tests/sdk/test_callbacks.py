@@ -46,6 +46,14 @@ def committed(
     return consumer, stream
 
 
+def raised_by(consumer: Driver, call: Callable[[], object]) -> Raising:
+    """A callback; what it raises has come out of the call."""
+    raising = Raising(consumer)
+    with pytest.raises(BoomError):
+        call()
+    return raising
+
+
 def _until(done: Callable[[], bool], step: Callable[[], None]) -> None:
     while not done():
         step()
@@ -86,9 +94,7 @@ def test_what_a_callback_raises_comes_out_of_commit_sync_which_has_committed(
     drivers: Drivers, coordinator: FakeCoordinator
 ) -> None:
     consumer, stream = committed(drivers, coordinator)
-    raising = Raising(consumer)
-    with pytest.raises(BoomError):
-        consumer.commit_sync(10)
+    raising = raised_by(consumer, lambda: consumer.commit_sync(10))
     assert raising.heard == [({T0: {0}}, None)]
     assert consumer.commit_sync(10) == {}
     assert [ack.kind for ack in stream.acks()] == ["ACCEPT"]
@@ -98,9 +104,7 @@ def test_one_outcome_that_raises_hides_none_behind_it(
     drivers: Drivers, coordinator: FakeCoordinator
 ) -> None:
     consumer, _ = committed(drivers, coordinator, "t", "u")
-    raising = Raising(consumer)
-    with pytest.raises(BoomError):
-        consumer.commit_sync(10)
+    raising = raised_by(consumer, lambda: consumer.commit_sync(10))
     heard_of(consumer, raising, 2)
     assert {place.topic for offsets, _ in raising.heard for place in offsets} == {"t", "u"}
 
@@ -109,9 +113,7 @@ def test_what_a_callback_raises_comes_out_of_close_which_has_left(
     drivers: Drivers, coordinator: FakeCoordinator
 ) -> None:
     consumer, stream = committed(drivers, coordinator, "t", "u")
-    raising = Raising(consumer)
-    with pytest.raises(BoomError):
-        consumer.close()
+    raising = raised_by(consumer, consumer.close)
     assert len(raising.heard) == 2
     assert stream.requests[-1].leave
     consumer.close()

@@ -172,23 +172,18 @@ except KeyboardInterrupt:
 said("end")
 """
 # The coordinator is gone, or stops answering, after the program said "ready".
-ORPHANED = """
+LEFT_ALONE = """
 consumer = consume(ShareConsumer(CONFIG), 1)
 said("ready")
 sys.stdin.readline()
 consumer.poll(0.2)
+"""
+CLOSED = """
 began = time.monotonic()
 consumer.close()
 said(f"closed {time.monotonic() - began}")
-said("end")
 """
-ORPHANED_OPEN = """
-consumer = consume(ShareConsumer(CONFIG), 1)
-said("ready")
-sys.stdin.readline()
-consumer.poll(0.2)
-said("end")
-"""
+END = 'said("end")\n'
 ASYNC_ORPHANED = """
 async def main():
     consumer = await consume_async(AsyncShareConsumer(CONFIG), 1)
@@ -201,16 +196,17 @@ async def main():
 asyncio.run(main())
 said("end")
 """
-ORPHANS = {"closed": ORPHANED, "left open": ORPHANED_OPEN, "async": ASYNC_ORPHANED}
-NEVER_JOINED = """
+ORPHANS = {
+    "closed": LEFT_ALONE + CLOSED + END,
+    "left open": LEFT_ALONE + END,
+    "async": ASYNC_ORPHANED,
+}
+JOINING = """
 consumer = ShareConsumer(CONFIG)
 consumer.subscribe(["t"])
 consumer.poll(0.3)
-began = time.monotonic()
-consumer.close()
-said(f"closed {time.monotonic() - began}")
-said("end")
 """
+NEVER_JOINED = JOINING + CLOSED + END
 
 COORDINATOR = """
 import sys, threading

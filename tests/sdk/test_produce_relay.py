@@ -213,7 +213,7 @@ def test_a_wait_goes_on_where_it_was_and_gives_signs_of_life(
 
 
 def test_a_database_that_is_away_is_tried_again(
-    engine: Engine, outputs: ProduceOutbox, broker: FakeBroker, relay_of: Relays
+    engine: Engine, outputs: ProduceOutbox, relay_of: Relays
 ) -> None:
     put(engine, outputs, "invoices", b"a")
     relay = relay_of()

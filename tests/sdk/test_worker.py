@@ -20,7 +20,7 @@ from sharecoord_sdk import (
 )
 
 from tests.sdk.fake_coordinator import Ack, make_batch
-from tests.sdk.worker_running import PATIENCE_S, Gate, Make, covered, values, wait_covered
+from tests.sdk.worker_running import PATIENCE_S, Gate, Make, covered, gated, values, wait_covered
 from tests.support import eventually
 
 # -- handlers ---------------------------------------------------------------------------------
@@ -189,11 +189,7 @@ def test_a_handler_that_is_cancelled_from_inside_has_failed(make: Make) -> None:
 
 @pytest.mark.parametrize("kind", ["plain", "coroutine"])
 def test_a_free_slot_is_filled_while_the_others_go_on(kind: str, make: Make) -> None:
-    gate = Gate()
-    running = make(concurrency=3)
-    running.worker.handler("t")(getattr(gate, kind))
-    stream = running.start()
-    stream.send(make_batch(values(6)))
+    gate, stream = gated(make(concurrency=3), kind, 6)
     assert sorted(gate.wait_inside(3)) == [b"0", b"1", b"2"]
     gate.let(b"1")
     gate.wait_for(b"3")

@@ -359,13 +359,7 @@ def test_a_new_stream_shows_what_runs_and_waits_and_was_not_answered() -> None:
     world.pass_time(1)
     join = world.sent[-2].join if world.sent[-2].HasField("join") else world.sent[-1].join
     assert [(h.first_offset, h.last_offset, h.lock_token) for h in join.lock_book] == [(0, 4, 7)]
-    lost = types_pb.HeldRange(
-        partition=types_pb.TopicPartition(topic="t", partition=0),
-        first_offset=2,
-        last_offset=3,
-        lock_token=7,
-    )
-    world.receive(joined=service_pb.Joined(lock_duration_ms=30_000, lost=[lost]))
+    world.rejoin(2, 3)
     world.accept(parts[2])
     (rest,) = world.start()
     assert value_of(rest) == b"4", "3 waited, and is lost"

@@ -20,18 +20,15 @@ from sharecoord_sdk import (
 from sharecoord_sdk._proto import share_types_pb2 as types_pb
 
 from tests.sdk.fake_coordinator import TOPIC_ID, Ack, FakeCoordinator, Refusal, make_batch
-from tests.sdk.worker_running import PATIENCE_S, Gate, Make, covered, values, wait_covered
+from tests.sdk.worker_running import PATIENCE_S, Gate, Make, covered, gated, values, wait_covered
 
 # -- the end ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["plain", "coroutine"])
 def test_stop_lets_handlers_finish_and_hands_back_the_rest(kind: str, make: Make) -> None:
-    gate = Gate()
     running = make(concurrency=2)
-    running.worker.handler("t")(getattr(gate, kind))
-    stream = running.start()
-    stream.send(make_batch(values(5)))
+    gate, stream = gated(running, kind, 5)
     gate.wait_inside(2)
     running.worker.stop()
     assert stream.wait_acks(1) == [Ack("t", 0, 2, 4, "RETURN", 1)]
@@ -50,11 +47,8 @@ def test_stop_lets_handlers_finish_and_hands_back_the_rest(kind: str, make: Make
 def test_what_does_not_finish_in_time_is_not_acknowledged(
     kind: str, make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
-    gate = Gate()
     running = make(drain_timeout_s=0)
-    running.worker.handler("t")(getattr(gate, kind))
-    stream = running.start()
-    stream.send(make_batch(values(2)))
+    gate, stream = gated(running, kind, 2)
     gate.wait_inside(2)
     running.stop()
     assert stream.acks() == []

@@ -13,7 +13,7 @@ import pytest
 from sharecoord_sdk import Message, Reject, Worker
 from sharecoord_sdk._worker import shell
 
-from tests.sdk.fake_coordinator import Ack, FakeCoordinator, make_batch
+from tests.sdk.fake_coordinator import Ack, FakeCoordinator, FakeStream, make_batch
 from tests.sdk.test_worker_end import start_program
 from tests.sdk.worker_running import PATIENCE_S, Gate, Make, Running, covered, values, wait_covered
 
@@ -98,6 +98,18 @@ def task_of_a_group(worker: Worker, error: BaseException) -> None:
                 group.create_task(fail())
 
 
+def ended_by(error: BaseException, register: Register, make: Make, count: int) -> FakeStream:
+    """The stream of a worker with so many records whose handler raised the error at the second."""
+    running = make(concurrency=1)
+    register(running.worker, error)
+    stream = running.start()
+    stream.send(make_batch(values(count)))
+    running.join()
+    assert running.error is error
+    assert stream.requests[-1].leave
+    return stream
+
+
 WAYS = (
     plain,
     coroutine,
@@ -115,32 +127,18 @@ WAYS = (
 def test_the_worker_hands_back_its_records_and_leaves_before_it_raises(
     register: Register, kind: type[BaseException], make: Make
 ) -> None:
-    error = kind(3)
-    running = make(concurrency=1)
-    register(running.worker, error)
-    stream = running.start()
-    stream.send(make_batch(values(5)))
-    running.join()
-    assert running.error is error
+    stream = ended_by(kind(3), register, make, 5)
     assert sorted(stream.acks(), key=lambda ack: ack.first) == [
         Ack("t", 0, 0, 0, "ACCEPT", 1),
         Ack("t", 0, 1, 1, "RELEASE", 1, 0, kind.__name__),
         Ack("t", 0, 2, 4, "RETURN", 1),
     ]
-    assert stream.requests[-1].leave
 
 
 def test_what_a_task_of_a_handler_raises_ends_the_worker_in_the_same_way(make: Make) -> None:
     """It ends the loop, whoever awaits the task."""
-    error = SystemExit(3)
-    running = make(concurrency=1)
-    task_of_a_group(running.worker, error)
-    stream = running.start()
-    stream.send(make_batch(values(2)))
-    running.join()
-    assert running.error is error
+    stream = ended_by(SystemExit(3), task_of_a_group, make, 2)
     assert {ack.first: ack.kind for ack in stream.acks()} == {0: "ACCEPT", 1: "RELEASE"}
-    assert stream.requests[-1].leave
 
 
 def test_no_handler_starts_after_it(make: Make) -> None:

@@ -193,13 +193,7 @@ def test_a_join_shows_what_waits_and_what_was_lost_runs_not() -> None:
     world.pass_time(1)
     join = next(r.join for r in reversed(world.sent) if r.HasField("join"))
     assert [(h.first_offset, h.last_offset) for h in join.lock_book] == [(0, 4)]
-    lost = types_pb.HeldRange(
-        partition=types_pb.TopicPartition(topic="t", partition=0),
-        first_offset=1,
-        last_offset=1,
-        lock_token=7,
-    )
-    world.receive(joined=service_pb.Joined(lock_duration_ms=30_000, lost=[lost]))
+    world.rejoin(1, 1)
     world.accept(*parts)
     assert offsets(started(world)) == [4]
     world.publish()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from typing import Any
+from unittest import TestCase
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -337,15 +338,16 @@ def rows_of(parts: list[Part]) -> list[int]:
     return [p.lease.columns.offset_at(row) for p in parts for row in range(p.start, p.stop)]
 
 
-TestWorker = WorkerMachine.TestCase
-TestWorker.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
-TestBatches = BatchMachine.TestCase
-TestBatches.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
-TestOrder = OrderMachine.TestCase
-TestOrder.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
-TestOrderedBatches = OrderedBatchMachine.TestCase
-TestOrderedBatches.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
-TestValues = ValueMachine.TestCase
-TestValues.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
-TestOrderedValues = OrderedValueMachine.TestCase
-TestOrderedValues.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+def case_of(machine: type[RuleBasedStateMachine], examples: int) -> type[TestCase]:
+    """A machine as a test that pytest finds."""
+    case: type[TestCase] = machine.TestCase
+    case.settings = settings(max_examples=examples, stateful_step_count=40, deadline=None)
+    return case
+
+
+TestWorker = case_of(WorkerMachine, 60)
+TestBatches = case_of(BatchMachine, 40)
+TestOrder = case_of(OrderMachine, 60)
+TestOrderedBatches = case_of(OrderedBatchMachine, 40)
+TestValues = case_of(ValueMachine, 40)
+TestOrderedValues = case_of(OrderedValueMachine, 60)

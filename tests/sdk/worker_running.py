@@ -9,7 +9,7 @@ from typing import Any
 
 from sharecoord_sdk import Message, Worker
 
-from tests.sdk.fake_coordinator import Ack, FakeCoordinator, FakeStream
+from tests.sdk.fake_coordinator import Ack, FakeCoordinator, FakeStream, make_batch
 
 PATIENCE_S = 20.0
 
@@ -140,6 +140,15 @@ class Gate:
             waiting = list(self._futures)
         for value in waiting:
             self.let(value)
+
+
+def gated(running: Running, kind: str, count: int) -> tuple[Gate, FakeStream]:
+    """Starts it with a handler (`plain` or `coroutine`) at a gate, and so many records for it."""
+    gate = Gate()
+    running.worker.handler("t")(getattr(gate, kind))
+    stream = running.start()
+    stream.send(make_batch(values(count)))
+    return gate, stream
 
 
 def _finish(future: asyncio.Future[None]) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from sharecoord_sdk._core.records import Message, ReceivedMessage
+from sharecoord_sdk._proto import share_service_pb2 as service_pb
+from sharecoord_sdk._proto import share_types_pb2 as types_pb
 from sharecoord_sdk._worker.core import WorkerCore
 from sharecoord_sdk._worker.handlers import read_handler
 from sharecoord_sdk._worker.leases import Part
@@ -84,6 +86,16 @@ class WorkerWorld(World):
         """Moves the clock and does what time brings about."""
         self.now += seconds
         self.drive()
+
+    def rejoin(self, first_lost: int, last_lost: int) -> None:
+        """A new stream is there; of the first batch so many offsets were lost meanwhile."""
+        lost = types_pb.HeldRange(
+            partition=types_pb.TopicPartition(topic="t", partition=0),
+            first_offset=first_lost,
+            last_offset=last_lost,
+            lock_token=7,
+        )
+        self.receive(joined=service_pb.Joined(lock_duration_ms=30_000, lost=[lost]))
 
     def notices(self) -> list[str]:
         """What was logged since the last call."""

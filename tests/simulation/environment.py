@@ -8,7 +8,7 @@ import copy
 import random
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from sharecoord.core.changes import (
     CommitBatch,
@@ -27,7 +27,7 @@ from sharecoord.core.changes import (
 )
 from sharecoord.core.dispatch.schedule import DELIVER_AT_HEADER
 from sharecoord.core.letters.lanes import Marking, Replayed, Selection, SelectionResult
-from sharecoord.core.records import Headers, RecordChunk
+from sharecoord.core.records import RecordChunk
 from sharecoord.errors import (
     InternalError,
     SharecoordError,
@@ -79,22 +79,19 @@ class SimLog(FakeLog):
         count: int = 1,
         *,
         partition: int = 0,
-        key: bytes | None = None,
         value: bytes | None = None,
-        headers: Headers | None = None,
+        **more: Any,
     ) -> int:
-        """Appends records whose value no other call's records have."""
+        """Appends records whose value no other call's records have; `more`: key, headers."""
         end = self.log(topic, partition).log_end
         body = value or f"{self.topic_id(topic)}/{partition}/{len(self.known.written)}/{end}"
         text = body if isinstance(body, bytes) else body.encode()
-        first = super().append(
-            topic, count, partition=partition, key=key, value=text, headers=headers
-        )
+        first = super().append(topic, count, partition=partition, value=text, **more)
         place, offsets = self._key(topic, partition), range(first, first + count)
         self.known.appended(place, first, count, text)
-        if key is not None:
+        if (key := more.get("key")) is not None:
             self.known.keys.setdefault(place, {}).update(dict.fromkeys(offsets, key))
-        at_ms = int(dict(headers or ()).get(DELIVER_AT_HEADER) or 0)
+        at_ms = int(dict(more.get("headers") or ()).get(DELIVER_AT_HEADER) or 0)
         self.known.scheduled.setdefault(place, {}).update(dict.fromkeys(offsets, at_ms))
         return first
 

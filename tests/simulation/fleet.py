@@ -7,6 +7,7 @@ import contextlib
 import contextvars
 import random
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from typing import Any
 
 from sharecoord.errors import SharecoordError
@@ -147,35 +148,32 @@ class Node:
         self.process.kill()
 
 
+@dataclass(eq=False)
 class Fleet:
-    """All coordinators, dead ones too."""
+    """All coordinators, dead ones too.
 
-    def __init__(
-        self,
-        log: SimLog,
-        database: MemoryDatabase,
-        judge: Judge,
-        chance: random.Random,
-        *,
-        lone: bool,
-        defaults: dict[str, str],
-        memory_bytes: int,
-        parking: ParkingLimits,
-    ) -> None:
-        self.log = log
-        self.database = database
-        self.judge = judge
-        self.chance = chance
-        self.lone = lone
-        self.defaults = defaults
-        self.memory_bytes = memory_bytes
-        self.parking = parking
+    Attributes:
+        lone: Whether there is one at a time, without a way to others.
+        defaults: Settings of every group.
+        memory_bytes: What payloads may take in each coordinator.
+    """
+
+    log: SimLog
+    database: MemoryDatabase
+    judge: Judge
+    chance: random.Random
+    lone: bool
+    defaults: dict[str, str]
+    memory_bytes: int
+    parking: ParkingLimits
+
+    def __post_init__(self) -> None:
         self.events = EventBook()
         self.dead_letters = FakeDeadLetters()
         self.dead_letters.topics[DEAD_LETTERS] = []
-        self.dead_letters.on_arrival = judge.letter_arrived
+        self.dead_letters.on_arrival = self.judge.letter_arrived
         self.outside = contextvars.copy_context()
-        self.network = Network(judge, chance, self.outside)
+        self.network = Network(self.judge, self.chance, self.outside)
         self.nodes: list[Node] = []
         self.on_death: Callable[[Node], None] = lambda _: None
         self._incarnation = 0

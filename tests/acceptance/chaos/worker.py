@@ -16,14 +16,15 @@ from unittest import mock
 
 from sharecoord_sdk import AcknowledgeType, KafkaException, Message, ShareConsumer, TopicPartition
 
-from sharecoord.demo.ledger import LedgerWriter, Outcome, Unanswered, Verb
+from sharecoord.demo.ledger import LedgerWriter, Outcome, Verb
+from sharecoord.demo.worker import Worker as DemoWorker
 from tests.acceptance.chaos.records import LockWriter, place_of
 
 POLL_S = 0.1
 
 
-class Worker:
-    """Takes records, works on them, and releases some at their first delivery."""
+class Worker(DemoWorker):
+    """The demo's, which releases some records at their first delivery and notes its locks."""
 
     def __init__(
         self,
@@ -31,23 +32,17 @@ class Worker:
         ledger: LedgerWriter,
         locks: LockWriter,
         *,
+        work_s: float,
         release_each: int,
         commit_each: bool,
     ) -> None:
-        self._consumer = consumer
-        self._ledger = ledger
+        super().__init__(consumer, ledger)
         self._locks = locks
+        self._work_s = work_s
         self._release_each = release_each
         self._commit_each = commit_each
-        self._stopping = False
-        self._unanswered = Unanswered()
-        consumer.set_acknowledgement_commit_callback(self._answered)
 
-    def stop(self) -> None:
-        """Ends `run` after the record in hand."""
-        self._stopping = True
-
-    def run(self, topic: str, work_s: float) -> None:
+    def run(self, topic: str) -> None:
         """Works until `stop`; what is left in hand then goes back with the departure."""
         self._consumer.subscribe([topic])
         joined = False
@@ -60,14 +55,14 @@ class Worker:
                 offset, count = _place(message)
                 self._locks.write(offset, count, _deadline_s(message))
                 self._ledger.write(Verb.GOT, offset, count)
-            self._work_off(messages, work_s)
+            self._work_off(messages)
         self._locks.leaving()
 
-    def _work_off(self, messages: Iterable[Message], work_s: float) -> None:
+    def _work_off(self, messages: Iterable[Message]) -> None:
         for message in messages:
             if self._stopping:
                 break
-            time.sleep(work_s)
+            time.sleep(self._work_s)
             self._handle(message)
             if self._commit_each:
                 self._consumer.commit_async()
@@ -142,11 +137,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             consumer,
             ledger,
             locks,
+            work_s=options.work_ms / 1000,
             release_each=options.release_each,
             commit_each=options.commit_each,
         )
         signal.signal(signal.SIGTERM, lambda *_: worker.stop())
-        worker.run(options.topic, options.work_ms / 1000)
+        worker.run(options.topic)
     ledger.close()
     return 0
 
