@@ -153,9 +153,8 @@ class Application:
 
     def _network(self, fleet: Fleet) -> PeerNetwork:
         """Links to the other coordinators of a fleet."""
-        return GrpcPeerNetwork(
-            fleet.coordinator_id, __version__, fleet.gateway, channel_maker(self.config.tls)
-        )
+        channels = channel_maker(self.config.tls)
+        return GrpcPeerNetwork(fleet.coordinator_id, fleet.gateway, channels)
 
     async def _listen(self, coordinator: Coordinator) -> None:
         """Serves members and operators, and in a fleet the other coordinators."""

@@ -75,13 +75,6 @@ class Services:
     make_admin: Callable[[Settings], AdminClient] = _make_admin
     make_consumer: Callable[[Settings], ShareConsumer] = _make_consumer
 
-    def admin(
-        self, bootstrap_server: str, command_config: Path | None, timeout_ms: int
-    ) -> AdminClient:
-        """A client for the coordinator that the options name."""
-        settings = connection_settings(bootstrap_server, command_config)
-        return self.make_admin(settings | {"default.api.timeout.ms": timeout_ms})
-
 
 def connection_settings(bootstrap_server: str, command_config: Path | None) -> Settings:
     """The SDK's configuration: the keys of --command-config, translated, and the address."""
@@ -135,9 +128,11 @@ def admin_options(timeout_ms: int = 30_000) -> Callable[[F], F]:
             *, bootstrap_server: str, command_config: Path | None, timeout_ms: int, **given: Any
         ) -> object:
             services = click.get_current_context().ensure_object(Services)
-            connect = functools.partial(
-                services.admin, bootstrap_server, command_config, timeout_ms
-            )
+
+            def connect() -> AdminClient:
+                settings = connection_settings(bootstrap_server, command_config)
+                return services.make_admin(settings | {"default.api.timeout.ms": timeout_ms})
+
             return function(connect=connect, **given)
 
         timeout = click.option(

@@ -9,6 +9,7 @@ from typing import Any, Final
 import grpc
 import structlog
 
+from sharecoord import __version__
 from sharecoord.config.process_settings import TlsConfig
 from sharecoord.core.fleet.peering import Alive, GatewayItem, Settle
 from sharecoord.core.limits import CHECKPOINT_BYTES_MAX
@@ -76,7 +77,6 @@ class GrpcPeerNetwork:
     def __init__(
         self,
         coordinator_id: str,
-        version: str,
         listener: PeerListener,
         make_channel: Callable[[str], grpc.aio.Channel],
     ) -> None:
@@ -84,14 +84,10 @@ class GrpcPeerNetwork:
 
         Args:
             coordinator_id: Of this coordinator.
-            version: Of this release.
             listener: Hears of links, and takes what comes over them.
             make_channel: Makes a channel to an address, with this fleet's credentials.
         """
-        self._hello = peer.GatewayMessage()
-        hello = self._hello.items.add().hello
-        hello.coordinator_id, hello.version = coordinator_id, version
-        hello.protocol_version = PROTOCOL_VERSION
+        self._coordinator_id = coordinator_id
         self._listener = listener
         self._make_channel = make_channel
         self._keepers: dict[str, tuple[str, asyncio.Task[None]]] = {}
@@ -134,11 +130,14 @@ class GrpcPeerNetwork:
     async def _serve(self, owner_id: str, channel: grpc.aio.Channel) -> bool:
         """Serves a link from its begin to its end; returns True once the owner had answered."""
         call: Any = peer_grpc.PeerServiceStub(channel).Link()  # type: ignore[no-untyped-call]
-        hello = peer.GatewayMessage()
-        hello.CopyFrom(self._hello)
-        hello.items[0].hello.owner_id = owner_id
+        hello = peer.Hello(
+            coordinator_id=self._coordinator_id,
+            owner_id=owner_id,
+            version=__version__,
+            protocol_version=PROTOCOL_VERSION,
+        )
         async with asyncio.timeout(WELCOME_S):
-            await call.write(hello)
+            await call.write(peer.GatewayMessage(items=[peer.GatewayItem(hello=hello)]))
             _check_welcome(await call.read())
 
         async def write(items: Sequence[GatewayItem]) -> None:

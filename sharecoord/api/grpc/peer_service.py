@@ -129,11 +129,10 @@ class PeerService:
         if hello.owner_id != mine:
             raise NotOwnerError(f"this is coordinator {mine}, not {hello.owner_id}")
         peer_codec.check_version(hello)
-        welcome = peer.OwnerMessage()
-        said = welcome.items.add().welcome
-        said.coordinator_id, said.version = mine, __version__
-        said.protocol_version = PROTOCOL_VERSION
-        await context.write(welcome)
+        welcome = peer.Welcome(
+            coordinator_id=mine, version=__version__, protocol_version=PROTOCOL_VERSION
+        )
+        await context.write(peer.OwnerMessage(items=[peer.OwnerItem(welcome=welcome)]))
         return hello
 
     @staticmethod

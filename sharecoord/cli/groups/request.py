@@ -66,10 +66,6 @@ class GroupsRequest:
                 found.append(by_name[name])
         return found
 
-    def scenarios(self) -> list[str]:
-        """The reset scenarios that were chosen."""
-        return [_flag(name) for name in _SCENARIOS if _is_given(self, name)]
-
     def reset_to(self, group_id: str) -> ResetTo:
         """The target of a reset; refuses a time, or a line of the file, that can not be read."""
         from sharecoord_sdk.admin import ResetTo
@@ -210,7 +206,7 @@ def _check_pause(request: GroupsRequest) -> None:
 def _check_reset(request: GroupsRequest) -> None:
     _check_one_way(request, "--reset-offsets")
     _check_one_group(request, "--reset-offsets takes")
-    scenarios = request.scenarios()
+    scenarios = [_flag(name) for name in _SCENARIOS if _is_given(request, name)]
     if len(scenarios) != 1:
         raise click.UsageError(
             f"--reset-offsets takes one of {', '.join(map(_flag, _SCENARIOS))}; "

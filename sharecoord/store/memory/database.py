@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -179,6 +179,12 @@ def change_group(database: MemoryDatabase, group: GroupRow) -> GroupRow:
     changed = replace(group, group_epoch=group.group_epoch + 1)
     database.groups[group.group_id] = changed
     return copied(changed)
+
+
+def raise_group_epochs(database: MemoryDatabase, keys: Iterable[PartitionKey]) -> None:
+    """Tells coordinators of a change of share-partitions; makes groups that are missing."""
+    for group_id in sorted({key.group_id for key in keys}):
+        change_group(database, ensure(database, group_id))
 
 
 def copied(group: GroupRow) -> GroupRow:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from sharecoord.core.changes import PartitionKey
@@ -25,6 +25,7 @@ from sharecoord.store.memory.database import (
     change_group,
     ensure,
     open_all,
+    raise_group_epochs,
 )
 
 
@@ -57,7 +58,7 @@ def take_in(
             kept = selection.kept_of(change.taken)
             part.entries[KEPT_PAYLOAD] |= {each.offset: each for each in kept}
         found.append(SelectionResult(selection.key, change.taken, change.marked, change.under_way))
-    _tell(database, (selection.key for selection in selections))
+    raise_group_epochs(database, (selection.key for selection in selections))
     return found
 
 
@@ -75,7 +76,7 @@ def withdraw(database: MemoryDatabase, keys: Sequence[PartitionKey]) -> list[Sel
                 del kept[offset]
             part.marks = lanes.unmarked(part.marks, back)
         found.append(SelectionResult(key, back, 0, 0))
-    _tell(database, keys)
+    raise_group_epochs(database, keys)
     return found
 
 
@@ -116,8 +117,3 @@ def _write(part: MemoryPartition, change: LaneChange, *, rate_limit: int | None 
         stops_at=change.stops_at,
         rate_limit=part.row.rate_limit if rate_limit is None else rate_limit,
     )
-
-
-def _tell(database: MemoryDatabase, keys: Iterable[PartitionKey]) -> None:
-    for group_id in sorted({key.group_id for key in keys}):
-        change_group(database, ensure(database, group_id))

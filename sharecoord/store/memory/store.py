@@ -59,6 +59,7 @@ from sharecoord.store.memory.database import (
     copied,
     ensure,
     open_all,
+    raise_group_epochs,
 )
 
 _INT64_MAX = 2**63 - 1
@@ -409,8 +410,7 @@ class MemoryStore:
                 partition.clear(head)
                 partition.row = replace(partition.row, closed=False, stopped_reason="")
                 rows[key] = partition.row
-            for group_id in {key.group_id for key in heads}:
-                change_group(database, ensure(database, group_id))
+            raise_group_epochs(database, heads)
             return rows
 
     def change_partition(self, key: PartitionKey, change: PartitionChange) -> bool:
@@ -428,7 +428,7 @@ class MemoryStore:
             if commit is not None:
                 _check_commit(commit)
                 self._apply(partition, commit)
-                change_group(database, ensure(database, key.group_id))
+                raise_group_epochs(database, [key])
             return True
 
     def delete_topics(self, group_id: str, topics: Sequence[str]) -> int:

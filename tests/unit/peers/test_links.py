@@ -91,7 +91,7 @@ async def pair(
     coordinator = world_with(6).build("owner", fleet=True)
     await coordinator.start()
     listener = Listener()
-    network = GrpcPeerNetwork("gateway", "1.0", listener, channel)
+    network = GrpcPeerNetwork("gateway", listener, channel)
     async with asyncio.timeout(DEADLINE_S):
         yield coordinator, listener, network
         await network.close()
