@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from sharecoord.core.states import RecordState
-from sharecoord.ports import PeerNetwork
 from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.runtime.partition.actor import PartitionActor
 from sharecoord.testing import harness
@@ -29,21 +28,12 @@ class World(harness.World):
         self.peers = PeerHub()
 
     def build(
-        self,
-        coordinator_id: str = "c1",
-        *,
-        crash_at: int = 0,
-        crash_after: bool = False,
-        network: PeerNetwork | None = None,
-        fleet: bool = False,
+        self, coordinator_id: str = "c1", *, fleet: bool = False, **options: Any
     ) -> Coordinator:
         """A coordinator that is not started yet; those of a fleet reach each other by `peers`."""
-        coordinator = super().build(
-            coordinator_id,
-            crash_at=crash_at,
-            crash_after=crash_after,
-            network=self.peers.network(coordinator_id) if fleet else network,
-        )
+        if fleet:
+            options["network"] = self.peers.network(coordinator_id)
+        coordinator = super().build(coordinator_id, **options)
         if fleet:
             self.peers.coordinators[coordinator_id] = coordinator
         return coordinator
