@@ -30,6 +30,7 @@ from sharecoord.devenv.processes import LOOPBACK, GuardedProcess, Server, free_p
 USER = "sharecoord"
 PASSWORD = "for-tests"
 DATABASE = "sharecoord"
+START_TIMEOUT_S = 60.0
 STOP_GRACE_S = 20.0
 POLL_S = 0.05
 MAX_CONNECTIONS = 60
@@ -46,15 +47,12 @@ class DatabaseServer(Server):
     system_users: tuple[str, ...]
     """When we are root, the first of these users that exists runs the server."""
 
-    def __init__(self, *, data_dir: Path | None = None, start_timeout_s: float = 60.0) -> None:
+    def __init__(self, *, data_dir: Path | None = None) -> None:
         """Nothing is started or written yet.
 
-        Args:
-            data_dir: Directory of the data, deleted by `close`; None makes a temporary one.
-            start_timeout_s: How long `start` waits for the server.
+        `data_dir` gets the data, and is deleted by `close`; None makes a temporary one.
         """
         self._data_dir = data_dir
-        self._start_timeout_s = start_timeout_s
         self._port: int | None = None
 
     @property
@@ -73,7 +71,7 @@ class DatabaseServer(Server):
         """Starts the server and waits until it answers."""
         if self.running:
             raise DevenvError(f"{self.name} is running already")
-        deadline = time.monotonic() + self._start_timeout_s
+        deadline = time.monotonic() + START_TIMEOUT_S
         first = self._process is None
         try:
             if first:
@@ -179,7 +177,7 @@ class DatabaseServer(Server):
             except Exception as failed:  # noqa: BLE001 - not yet, whatever it is
                 error = failed
             time.sleep(POLL_S)
-        raise self._process.failed(f"did not answer within {self._start_timeout_s:.0f} s ({error})")
+        raise self._process.failed(f"did not answer within {START_TIMEOUT_S:.0f} s ({error})")
 
     def _run(self, argv: Sequence[str]) -> None:
         answer = subprocess.run(

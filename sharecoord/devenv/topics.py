@@ -212,22 +212,19 @@ class Topics:
         records: int | Iterable[RecordLike],
         *,
         commit: bool,
-        value_bytes: int = 100,
         partition: int | None = 0,
-        transactional_id: str | None = None,
     ) -> Produced:
         """Writes records in one transaction and commits or aborts it.
 
         Aborted records are in the log as well, as is the control record behind either end.
-        Arguments are as of `produce`; without a transactional id a new one is made.
+        Arguments are as of `produce`; each call has a transactional id of its own.
         """
-        identity = transactional_id or f"devenv-{uuid.uuid4()}"
         report = _Report(topic)
         with _errors(f"write a transaction to {topic}"):
-            producer = self._producer({"transactional.id": identity})
+            producer = self._producer({"transactional.id": f"devenv-{uuid.uuid4()}"})
             producer.init_transactions(self._timeout_s)
             producer.begin_transaction()
-            _enqueue(producer, topic, _stream(records, value_bytes), partition, report)
+            _enqueue(producer, topic, _stream(records), partition, report)
             self._flush(producer, report)
             if commit:
                 producer.commit_transaction(self._timeout_s)
@@ -348,7 +345,7 @@ def kafka_error(what: str, error: KafkaException) -> SharecoordError:
     return DevenvError(text)
 
 
-def _stream(records: int | Iterable[RecordLike], value_bytes: int) -> Iterable[RecordLike]:
+def _stream(records: int | Iterable[RecordLike], value_bytes: int = 100) -> Iterable[RecordLike]:
     return numbered_records(records, value_bytes) if isinstance(records, int) else records
 
 

@@ -34,6 +34,7 @@ from sharecoord.bench.engine.job import LoadJob
 from sharecoord.bench.engine.send import Sender, fill_backlog
 from sharecoord.bench.engine.settings import DEFAULT_BATCH_BYTES, Settings
 from sharecoord.bench.engine.stats import percentile
+from sharecoord.bench.engine.tally import checked
 from sharecoord.bench.engine.trial import SETTLE_S, Trials
 from sharecoord.bench.errors import BenchError
 from sharecoord.bench.procfs import cpu_s
@@ -288,8 +289,7 @@ def finish(consumer: Any, records: int, pattern: Pattern, deadline_s: float) -> 
                 f"{finished:,} of {records:,} records were finished within {deadline_s:.0f} s"
             )
         for message in consumer.poll(_POLL_S):
-            if message.error() is not None:
-                raise BenchError(f"the consumer was given an error: {message.error()}")
+            checked(message)
             if pattern is Pattern.RANGES:
                 finished += 1
             elif message.offset() % 2 and message.delivery_count() == 1:

@@ -241,7 +241,6 @@ class Dimension:
         wanted: What a value may be, in words.
         default: The values when none are given.
         text: How a value is shown and written.
-        only_mode: The one mode that knows it; None for all.
     """
 
     name: str
@@ -249,7 +248,6 @@ class Dimension:
     wanted: str
     default: str
     text: Callable[[Any], str] = str
-    only_mode: Mode | None = None
 
     @property
     def flag(self) -> str:
@@ -301,7 +299,6 @@ def _optional(
     read: Callable[[str], Any],
     wanted: str,
     default: str | None = None,
-    only_mode: Mode | None = None,
 ) -> Dimension:
     """A dimension whose word `none` stands for None; the word is the usual default."""
     return Dimension(
@@ -310,7 +307,6 @@ def _optional(
         wanted,
         default or none,
         lambda value: none if value is None else _plain(value),
-        only_mode,
     )
 
 
@@ -367,7 +363,6 @@ DIMENSIONS: Final[tuple[Dimension, ...]] = (
         _within(float, 1, MAX_RATE),
         f"records/s from 1 to {MAX_RATE:.0f}",
         "1000",
-        Mode.LATENCY,
     ),
     Dimension("handler", _handler, f"record or batch:N with N from 1 to {MAX_BATCH}", "record"),
     Dimension("client", Client, "threads or tasks", "threads"),

@@ -14,6 +14,7 @@ from typing import Final
 from sharecoord_sdk import ShareConsumer
 
 from sharecoord.bench.coordinator import MeasuredCoordinator
+from sharecoord.bench.engine.tally import checked
 from sharecoord.bench.errors import BenchError
 from sharecoord.bench.procfs import cpu_s
 from sharecoord.bench.standard.plans import StoreTrial
@@ -95,9 +96,7 @@ class Taker:
         messages = consumer.poll(POLL_S)
         now_s = time.monotonic()
         for message in messages:
-            if message.error() is not None:
-                raise BenchError(f"the member was given an error: {message.error()}")
-            self.first_s.setdefault(message.partition() or 0, now_s)
+            self.first_s.setdefault(checked(message).partition() or 0, now_s)
         if messages:
             self.arrivals_s.append(now_s)
             self.records += len(messages)
