@@ -6,7 +6,7 @@ runs against every implementation.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from sharecoord.core.changes import (
@@ -28,6 +28,7 @@ from sharecoord.core.changes import (
     PartitionRow,
     PartitionStart,
     PausesChanged,
+    Place,
 )
 from sharecoord.core.delivery import Delivery
 from sharecoord.core.dispatch.pauses import Pause, PauseScope
@@ -389,6 +390,12 @@ class OffsetQuery(NamedTuple):
     topic: str
     partition: int
     timestamp_ms: int
+
+
+def end_queries(places: Iterable[Place], *times_ms: int) -> list[OffsetQuery]:
+    """Questions for both ends of each place's log, and for where it was at these times."""
+    times = (EARLIEST, LATEST, *times_ms)
+    return [OffsetQuery(*place, at) for place in places for at in times]
 
 
 LOCK_TIMEOUT_MS: Final = 2_000

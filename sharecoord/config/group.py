@@ -11,7 +11,6 @@ timer; the retry and dead-letter settings act on the next failure.
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -38,7 +37,6 @@ _DAY_MS: Final = 24 * _HOUR_MS
 _KIB: Final = 1 << 10
 _MIB: Final = 1 << 20
 _GROUP_NAME_CHARACTERS_MAX: Final = 249
-_TOPIC_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}", re.ASCII)
 _BY_DURATION: Final = "by_duration:"
 _DEFAULT_HEARTBEAT_MS: Final = 5_000
 
@@ -105,7 +103,7 @@ def parse_auto_offset_reset(text: str) -> AutoOffsetReset:
 
 def check_topic_name(text: str) -> str:
     """Returns the text if it is empty or a topic name that Kafka takes and does not reserve."""
-    if text and (not _TOPIC_NAME.fullmatch(text) or text in (".", "..")):
+    if text and not values.is_topic_name(text):
         raise ValueError(
             'a topic name (1 to 249 of a-z, A-Z, 0-9, ".", "_", "-"), or empty for off'
         )

@@ -23,6 +23,8 @@ _ISO_DURATION: Final = re.compile(
     re.ASCII | re.IGNORECASE,
 )
 
+_TOPIC_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}", re.ASCII)
+
 _MS_PER_UNIT: Final = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
 
 # Longest step first: `format_size` takes the first one that divides the size.
@@ -37,6 +39,11 @@ _BYTES_PER_UNIT: Final = {
 
 # Longer digit strings are mistakes, and Python refuses to convert the longest of them.
 _MAX_DIGITS: Final = 30
+
+
+def is_topic_name(text: str) -> bool:
+    """Whether Kafka takes a topic of this name."""
+    return _TOPIC_NAME.fullmatch(text) is not None and text not in (".", "..")
 
 
 def parse_bool(text: str) -> bool:

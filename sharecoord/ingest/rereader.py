@@ -15,6 +15,7 @@ from typing import Final
 
 import structlog
 
+from sharecoord.core.changes import Place
 from sharecoord.core.records import RecordChunk
 from sharecoord.errors import KafkaUnavailableError, SharecoordError
 from sharecoord.ingest.columns import build_chunks, is_end
@@ -48,8 +49,6 @@ REREAD_FETCH: Final = {
     "fetch.message.max.bytes": 1 << 20,
     "fetch.wait.max.ms": 10,
 }
-
-Place = tuple[str, int]
 
 
 class _Request:

@@ -5,11 +5,11 @@ Each refusal is an InvalidRequestError that names the field and what is allowed.
 
 from __future__ import annotations
 
-import re
 import unicodedata
 from collections.abc import Iterable
 
 from sharecoord import __version__
+from sharecoord.config.values import is_topic_name
 from sharecoord.core.delivery import LostRange
 from sharecoord.core.fleet.held_book import lock_book_of
 from sharecoord.core.states import AcquireMode
@@ -29,7 +29,6 @@ TOPICS_MAX = 1_000
 REASON_CHARACTERS_MAX = 1_000
 """Longest reason of a pause: it is shown in one line."""
 
-TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 JOIN_NUMBER_MAX = 2**63 - 1
 """Largest number that every store keeps."""
 
@@ -56,7 +55,7 @@ def check_topics(topics: list[str]) -> tuple[str, ...]:
             f"topics has {len(topics)} names; at most {TOPICS_MAX} per member"
         )
     for topic in topics:
-        if not TOPIC_NAME.fullmatch(topic) or topic in {".", ".."}:
+        if not is_topic_name(topic):
             raise InvalidRequestError(
                 f"topics: {topic!r} is not a topic name; 1 to 249 of a-z, A-Z, 0-9, '.', '_', '-'"
             )

@@ -16,11 +16,11 @@ from sharecoord.errors import (
     UnknownTopicOrPartitionError,
 )
 from sharecoord.ports import (
-    EARLIEST,
     LATEST,
     CommittedOffset,
     OffsetQuery,
     TopicCatalog,
+    end_queries,
 )
 from sharecoord.runtime.admin.group_access import not_empty
 from sharecoord.runtime.admin.reset import (
@@ -230,17 +230,15 @@ async def _by_policy(
 ) -> dict[Place, int]:
     """Start offsets by `share.auto.offset.reset`, of the partitions that Kafka tells of."""
     policy = config.auto_offset_reset
-    times = [EARLIEST, LATEST]
+    since: list[int] = []
     if policy.duration_ms is not None:
-        now_ms = context.clock.store_now_ms()
-        times.append(max(0, now_ms - policy.duration_ms))
+        since = [max(0, context.clock.store_now_ms() - policy.duration_ms)]
     found = await context.catalog.offsets(
-        [OffsetQuery(*place, at) for place in places for at in times],
-        committed=reads_committed(config),
+        end_queries(places, *since), committed=reads_committed(config)
     )
     starts: dict[Place, int] = {}
     for place in places:
-        start, end, *at_time = [found.get(OffsetQuery(*place, at)) for at in times]
+        start, end, *at_time = [found.get(query) for query in end_queries([place], *since)]
         if start is not None and end is not None:
             starts[place] = resolve_start(policy, start, end, at_time[0] if at_time else None)
     return starts

@@ -18,7 +18,14 @@ from sharecoord.errors import (
     UnknownTopicOrPartitionError,
 )
 from sharecoord.eventlog.schema import GroupEvent
-from sharecoord.ports import EARLIEST, LATEST, OffsetQuery, TopicCatalog, TopicInfo
+from sharecoord.ports import (
+    EARLIEST,
+    LATEST,
+    OffsetQuery,
+    TopicCatalog,
+    TopicInfo,
+    end_queries,
+)
 from sharecoord.runtime.admin.group_access import (
     GroupAccess,
     no_offsets,
@@ -140,10 +147,8 @@ async def plan_replay(
                 f"offsets: {topic}[{partition}] is not among the topics and partitions to replay"
             )
     from_ms = now_ms - command.duration_ms if command.duration_ms is not None else command.from_ms
-    queries = [OffsetQuery(*place, at) for place in wanted for at in (EARLIEST, LATEST)]
-    times = [at for at in (from_ms, command.to_ms) if at is not None]
-    queries += [OffsetQuery(*place, max(0, at)) for place in wanted for at in times]
-    found = await catalog.offsets(queries, committed=committed)
+    times = [max(0, at) for at in (from_ms, command.to_ms) if at is not None]
+    found = await catalog.offsets(end_queries(wanted, *times), committed=committed)
     parts: list[Replayed] = []
     for topic, info in sorted(infos.items()):
         for partition in info.partitions:

@@ -15,7 +15,14 @@ from sharecoord.errors import (
     StoreOutcomeUnknownError,
     UnknownTopicOrPartitionError,
 )
-from sharecoord.ports import EARLIEST, LATEST, OffsetQuery, TopicCatalog, TopicInfo
+from sharecoord.ports import (
+    EARLIEST,
+    LATEST,
+    OffsetQuery,
+    TopicCatalog,
+    TopicInfo,
+    end_queries,
+)
 from sharecoord.runtime.admin.group_access import (
     GroupAccess,
     no_offsets,
@@ -233,7 +240,8 @@ async def plan_reset(
     infos = await catalog.describe(sorted(wanted))
     places, results = _existing(catalog, wanted, infos)
     known = {row.key.log_id: row for row in rows}
-    found = await catalog.offsets(_queries(command.to, places), committed=committed)
+    times = [command.to.value] if command.to.kind is ResetKind.TIMESTAMP else []
+    found = await catalog.offsets(end_queries(places, *times), committed=committed)
     for topic, partition in places:
         topic_id = infos[topic].topic_id
         row = known.get((topic, topic_id, partition))
@@ -289,14 +297,6 @@ def _existing(
             error = no_partition(topic, partition, len(info.partitions))
             errors.append(ResetResult(topic, partition, error=error))
     return places, errors
-
-
-def _queries(to: ResetTo, places: Sequence[Place]) -> list[OffsetQuery]:
-    """The questions to Kafka: both ends of each log, and the place of a time."""
-    queries = [OffsetQuery(t, p, at) for t, p in places for at in (EARLIEST, LATEST)]
-    if to.kind is ResetKind.TIMESTAMP:
-        queries += [OffsetQuery(t, p, to.value) for t, p in places]
-    return queries
 
 
 def _result(

@@ -11,7 +11,7 @@ import structlog
 
 from sharecoord.core.changes import PartitionRow
 from sharecoord.errors import KafkaUnavailableError, SharecoordError
-from sharecoord.ports import EARLIEST, LATEST, OffsetQuery
+from sharecoord.ports import EARLIEST, LATEST, OffsetQuery, end_queries
 from sharecoord.runtime.group.group import Group
 from sharecoord.runtime.kernel.context import Context
 from sharecoord.runtime.partition.actor import PartitionActor
@@ -110,15 +110,8 @@ async def follow_log_starts(context: Context, groups: Sequence[Group]) -> None:
         for actor in group.partitions.values()
         if actor.state is ActorState.ACTIVE
     }
-    found = await context.catalog.offsets(
-        sorted(
-            {
-                OffsetQuery(actor.key.topic, actor.key.partition, place)
-                for actor in read_ends
-                for place in (EARLIEST, LATEST)
-            }
-        )
-    )
+    places = {(actor.key.topic, actor.key.partition) for actor in read_ends}
+    found = await context.catalog.offsets(end_queries(sorted(places)))
     for actor, read_end in read_ends.items():
         start = found.get(OffsetQuery(actor.key.topic, actor.key.partition, EARLIEST))
         end = found.get(OffsetQuery(actor.key.topic, actor.key.partition, LATEST))
