@@ -123,7 +123,10 @@ class Context:
         return await done
 
     async def stop_tasks(self) -> None:
-        """Cancels what still runs, and waits for it."""
+        """Cancels what still runs, and waits for it.
+
+        Loops end before what they wait for: a loop whose call is cancelled begins again.
+        """
+        await self.tasks.stop()
         await self.calls.close()
         await self.lanes.close()
-        await self.tasks.stop()

@@ -188,3 +188,24 @@ async def test_who_can_not_renew_its_lease_hands_out_nothing_when_it_has_lapsed(
         await member.take(4)
         told.append(coordinator.store_ok)
         assert told == [True, False, True]
+
+
+@virtual
+async def test_a_loop_that_waits_for_a_gathered_call_ends_with_its_coordinator() -> None:
+    world = world_with(0)
+    coordinator = await world.start()
+    context = coordinator.context
+
+    async def look() -> None:
+        await context.lanes.ask(None)
+        await asyncio.Event().wait()
+
+    world.caller.delay_s = 5.0
+    task = context.tasks.keep("looks", look)
+    await asyncio.sleep(1)
+    assert not task.done(), "the store is slow"
+    with structlog.testing.capture_logs() as lines:
+        await coordinator.close()
+    assert task.cancelled()
+    assert context.tasks.restarts["looks"] == 0
+    assert [line for line in lines if line["log_level"] == "error"] == []
