@@ -1,4 +1,4 @@
-"""One tree of errors, with policy as data.
+"""The errors that this package raises on purpose, in one tree.
 
 Every class says its reason, whose fault it is, and whether a retry helps; `sharecoord.wire.status`
 maps the reasons to gRPC codes, one table for both ways. The message of an error names the thing

@@ -258,24 +258,16 @@ def free_ports(count: int) -> list[int]:
     A port is given once in the life of this process: who got it may not listen on it yet.
     """
     chooser = random.SystemRandom()  # not the seeded generator: tests reseed it
-    sockets: list[socket.socket] = []
-    try:
-        while len(sockets) < count:
-            port = chooser.choice(range(_LOWEST_PORT, _ephemeral_start()))
-            if port in _given_ports:
-                continue
-            candidate = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-            sockets.append(candidate)
-            try:
-                candidate.bind((LOOPBACK, port))
-            except OSError:
-                sockets.pop().close()
-                continue
+    found: list[int] = []
+    while len(found) < count:
+        port = chooser.choice(range(_LOWEST_PORT, _ephemeral_start()))
+        if port in _given_ports:
+            continue
+        with socket.socket() as candidate, contextlib.suppress(OSError):
+            candidate.bind((LOOPBACK, port))
             _given_ports.add(port)
-        return [int(each.getsockname()[1]) for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
+            found.append(port)
+    return found
 
 
 def port_open(port: int) -> bool:

@@ -24,7 +24,7 @@ from sharecoord.errors import (
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
 )
-from sharecoord.ports import EARLIEST, LATEST, OffsetQuery, Stretch, TopicInfo
+from sharecoord.ports import Stretch, TopicInfo, end_queries
 from sharecoord.runtime.kernel.context import Context
 from sharecoord.runtime.kernel.store_thread import StoreCaller
 from sharecoord.runtime.letters.lanes import Lanes
@@ -256,7 +256,7 @@ class LetterScan:
     async def _stretches(self, partitions: Sequence[int], after: Cursor) -> list[Stretch]:
         topic = self.topic
         wanted = [p for p in sorted(partitions) if p >= after.number or not after.in_topic]
-        places = {p: [OffsetQuery(topic, p, at) for at in (EARLIEST, LATEST)] for p in wanted}
+        places = {p: end_queries([(topic, p)]) for p in wanted}
         asked = [query for pair in places.values() for query in pair]
         known = await self.context.catalog.offsets(asked, committed=True)
         stretches = []
