@@ -6,9 +6,12 @@ Whatever happens to them, those who read committed records see each output once.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
 import os
 import signal
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,7 +21,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 from sharecoord_sdk import AdminClient
 from sharecoord_sdk.contrib.sqlalchemy import AckOutbox, ProduceOutbox, ProduceRelay
-from sqlalchemy import Engine, create_engine, func, select, text
+from sqlalchemy import Connection, Engine, create_engine, event, func, select, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from sharecoord.devenv.coordinator import CoordinatorProcess
@@ -65,11 +68,11 @@ class Office:
         self.processes.append(process)
         return process
 
-    def relay(self, **settings: Any) -> ProduceRelay:
+    def relay(self, engine: Engine | None = None) -> ProduceRelay:
         """One in this process."""
-        given = {"every_s": 0.05, "takeover_s": 0.5, **settings}
+        given: dict[str, Any] = {"every_s": 0.05, "takeover_s": 0.5, "transactional_id": self.id}
         conf = {"bootstrap.servers": self.kafka}
-        return ProduceRelay(self.outputs, self.engine, conf, transactional_id=self.id, **given)
+        return ProduceRelay(self.outputs, engine or self.engine, conf, **given)
 
     def put(self, topic: str, *values: str) -> None:
         with self.engine.begin() as connection:
@@ -159,6 +162,36 @@ def test_a_relay_stands_still_and_is_fenced(
         eventually(office.is_empty, WAIT_S, "there is no fight")
     assert first.exit_code is None
     assert office.read(name) == [str(number) for number in range(9)]
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+@on_postgresql
+def test_a_relay_that_freezes_in_an_sql_transaction_locks_nobody_out(
+    office: Office, topic: Callable[..., str], number: int
+) -> None:
+    """Behind the statements that make it the owner, end a takeover, or put rows on their way."""
+    name = topic()
+    office.put(name, "0", "1")
+    engine = create_engine(office.url)
+    commits, goes_on = itertools.count(1), threading.Event()
+    is_frozen = threading.Event()
+
+    @event.listens_for(engine, "commit")
+    def freeze(_: Connection) -> None:
+        if next(commits) == number:
+            is_frozen.set()
+            assert goes_on.wait(WAIT_S)
+
+    with office.relay(engine), contextlib.ExitStack() as stack:
+        stack.callback(goes_on.set)
+        assert is_frozen.wait(WAIT_S)
+        with office.relay():
+            eventually(office.is_empty, WAIT_S, "the second one has taken over")
+            goes_on.set()
+            office.put(name, "2")
+            eventually(office.is_empty, WAIT_S, "there is no fight")
+    engine.dispose()
+    assert office.read(name) == ["0", "1", "2"]
 
 
 def test_worker_and_relay_are_killed_on_the_way_of_a_record(

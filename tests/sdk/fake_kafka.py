@@ -37,7 +37,16 @@ class FakeBroker:
         self.transactions: list[int] = []
         """How many records each one had that was committed."""
         self.aborted = 0
+        self.longest_wait_s = 0.0
+        """The longest time that a call was allowed to take."""
+        self.queued_max = 100_000
+        """Records that a producer takes before they are flushed."""
         self.step: Callable[[str], None] = lambda name: None
+
+    def begins(self, call: str, timeout: float, step: Callable[[str], None]) -> None:
+        """A call that may wait for so many seconds."""
+        self.longest_wait_s = max(self.longest_wait_s, timeout)
+        step(f"before {call}")
 
     def values(self, topic: str) -> list[bytes | None]:
         return [each.value for each in self.topics[topic]]
@@ -70,7 +79,7 @@ class FakeProducer:
             raise error(KafkaError._FENCED, fatal=True)
 
     def init_transactions(self, timeout: float) -> None:
-        self._step("before init")
+        self._broker.begins("init", timeout, self._step)
         self._epoch = self._broker.epochs[self._id] = self._broker.epochs.get(self._id, 0) + 1
         self._step("after init")
 
@@ -80,10 +89,12 @@ class FakeProducer:
     def produce(self, topic: str, *, on_delivery: Callable[[Any, Any], None], **given: Any) -> None:
         if len(given["value"] or b"") > 1_000_000:
             raise error(KafkaError.MSG_SIZE_TOO_LARGE)
+        if len(self._queue) >= self._broker.queued_max:
+            raise BufferError
         self._queue.append((topic, Written(**given), on_delivery))
 
     def flush(self, timeout: float) -> int:
-        self._step("before flush")
+        self._broker.begins("flush", timeout, self._step)
         self._fence()
         large = {
             topic
@@ -110,14 +121,14 @@ class FakeProducer:
     def send_offsets_to_transaction(
         self, places: list[TopicPartition], group: str, timeout: float
     ) -> None:
-        self._step("before offsets")
+        self._broker.begins("offsets", timeout, self._step)
         self._fence()
         assert group == self._id
         self._marks = places
         self._step("after offsets")
 
     def commit_transaction(self, timeout: float) -> None:
-        self._step("before commit")
+        self._broker.begins("commit", timeout, self._step)
         self._fence()
         for topic, record in self._sent:
             self._broker.topics[topic].append(record)
@@ -129,14 +140,14 @@ class FakeProducer:
         self._step("after commit")
 
     def abort_transaction(self, timeout: float) -> None:
-        self._step("before abort")
+        self._broker.begins("abort", timeout, self._step)
         self._fence()
         self._broker.aborted += 1
         self._sent = []
         self._step("after abort")
 
     def list_topics(self, topic: str, timeout: float) -> Any:
-        self._step("before metadata")
+        self._broker.begins("metadata", timeout, self._step)
         is_there = topic in self._broker.topics
         unknown = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
         found = SimpleNamespace(error=None if is_there else unknown)
@@ -157,7 +168,7 @@ class FakeConsumer:
         return self._group
 
     def committed(self, places: list[TopicPartition], timeout: float) -> list[TopicPartition]:
-        self._step("before marks")
+        self._broker.begins("marks", timeout, self._step)
         found = []
         for place in places:
             offset, token = self._broker.marks.get((self._group, place.topic), (-1001, ""))

@@ -190,10 +190,11 @@ def test_whatever_fails_nothing_is_lost_or_doubled(
     assert sent == 3
 
 
-def test_a_wait_goes_on_where_it_was_and_gives_signs_of_life(
+def test_every_wait_for_kafka_gives_signs_of_life(
     engine: Engine, outputs: ProduceOutbox, broker: FakeBroker, relay_of: Relays, clock: Clock
 ) -> None:
-    late = {"before init": 14, "before flush": 3, "before offsets": 3, "before commit": 3}
+    late = {"before init": 14, "before marks": 3, "before metadata": 3, "before flush": 3}
+    late |= {"before offsets": 3, "before commit": 3}
 
     def step(name: str) -> None:
         if late.get(name, 0):
@@ -203,13 +204,32 @@ def test_a_wait_goes_on_where_it_was_and_gives_signs_of_life(
             assert standby.run_once() == STANDBY
             raise error(KafkaError._TIMED_OUT)
 
-    put(engine, outputs, "invoices", b"a")
+    put(engine, outputs, "invoices", b"a", b"b", b"c")
+    # A former relay left its rows on their way.
+    with engine.begin() as connection:
+        connection.execute(update(outputs.table).values(batch="left"))
     relay, standby = relay_of(), relay_of()
     relay._rows.take(clock)
     broker.step = step
-    assert relay.run_once() == ProduceReport(1, 0)
+    # More than one call of `flush`.
+    broker.queued_max = 2
+    assert relay.run_once() == ProduceReport(3, 0)
     assert set(late.values()) == {0}
-    assert broker.values("invoices") == [b"a"]
+    assert broker.values("invoices") == [b"a", b"b", b"c"]
+
+
+@pytest.mark.parametrize(("takeover_s", "wait_s"), [(2.0, 0.4), (60.0, 1.0)])
+def test_waits_fit_into_the_time_to_a_takeover(
+    engine: Engine,
+    outputs: ProduceOutbox,
+    broker: FakeBroker,
+    relay_of: Relays,
+    takeover_s: float,
+    wait_s: float,
+) -> None:
+    put(engine, outputs, "invoices", b"a")
+    assert relay_of(takeover_s=takeover_s).run_once() == ProduceReport(1, 0)
+    assert broker.longest_wait_s == pytest.approx(wait_s)
 
 
 def test_a_database_that_is_away_is_tried_again(

@@ -11,6 +11,7 @@ from sqlalchemy import Connection, Engine, Row, delete, insert, select, update
 from sharecoord_sdk._core.errors import IllegalStateException
 
 from ._produce_outbox import ProduceOutbox
+from ._standstill import short_transaction
 
 #: Keys of one statement: databases limit its parameters, older SQLite to 999.
 _KEYS_MAX: Final = 100
@@ -75,7 +76,7 @@ class OutputRows:
             IllegalStateException: Rows are on their way under another transactional id.
         """
         columns = self._head.c
-        with self._engine.begin() as connection:
+        with short_transaction(self._engine, self._takeover_s) as connection:
             head = connection.execute(select(self._head).where(columns.id == _HEAD)).one_or_none()
             if head is None:
                 mine = {"owner": self._me, "turn": 1, "transactional_id": self._transactional_id}
@@ -103,12 +104,12 @@ class OutputRows:
 
     def beat(self) -> None:
         """Gives a sign of life; OvertakenError when another relay has taken over."""
-        with self._engine.begin() as connection:
+        with short_transaction(self._engine, self._takeover_s) as connection:
             self._guard(connection)
 
     def leave(self) -> None:
         """Tells other relays that nobody is at work."""
-        with self._engine.begin() as connection:
+        with short_transaction(self._engine, self._takeover_s) as connection:
             columns = self._head.c
             connection.execute(
                 update(self._head)
@@ -146,7 +147,7 @@ class OutputRows:
             OvertakenError: Another relay has taken over.
         """
         columns = self._table.c
-        with self._engine.begin() as connection:
+        with short_transaction(self._engine, self._takeover_s) as connection:
             self._guard(connection)
             gone = delete(self._table).where(columns.batch.in_(arrived))
             deleted = connection.execute(gone).rowcount if arrived else 0
@@ -178,7 +179,7 @@ class OutputRows:
                 if not self._waiting(connection, min(rows_max, 1), bytes_max, held):
                     return None
         token = uuid.uuid4().hex
-        with self._engine.begin() as connection:
+        with short_transaction(self._engine, self._takeover_s) as connection:
             self._guard(connection)
             if ended is not None:
                 self._settle(connection, ended)

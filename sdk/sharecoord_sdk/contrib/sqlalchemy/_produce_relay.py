@@ -101,10 +101,10 @@ class ProduceRelay(RelayThread):
             text = f"transactional_id must have 1 to 249 characters, not {len(transactional_id)}"
             raise ValueError(text)
         super().__init__("sharecoord-outputs")
-        self._transactions = OutputTransactions(conf, transactional_id, self._wait_on)
+        self._beat_s = takeover_s / 5
+        self._transactions = OutputTransactions(conf, transactional_id, self._wait_on, self._beat_s)
         self._rows = OutputRows(outbox, engine, transactional_id, takeover_s)
         self._every_s = every_s
-        self._beat_s = takeover_s / 5
         self._beat_at_s = 0.0
         self._limit = self._rows_max = rows_max
         self._bytes_max = bytes_max

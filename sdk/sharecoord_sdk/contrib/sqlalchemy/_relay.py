@@ -15,6 +15,7 @@ from sharecoord_sdk._proto import share_types_pb2 as types_pb
 from sharecoord_sdk.admin import AdminClient, AdminError
 
 from ._outbox import AckOutbox
+from ._standstill import short_transaction
 from ._thread import RelayThread
 
 #: Rows of one call to the coordinator, and of one transaction.
@@ -23,6 +24,9 @@ ROWS_MAX: Final = 1_000
 #: A row that could not be settled is said again after so long, doubled up to the second number.
 AGAIN_MS: Final = 5_000
 AGAIN_MAX_MS: Final = 300_000
+
+#: A relay that stands still in a transaction for so long loses it; others wait for its rows.
+STANDSTILL_S: Final = 10.0
 
 #: Keys of one statement: databases limit its parameters, older SQLite to 999.
 _KEYS_MAX: Final = 100
@@ -121,7 +125,7 @@ class AckRelay(RelayThread):
             self._mark_rows(done, other)
             if len(rows) < ROWS_MAX:
                 break
-        with self._engine.begin() as connection:
+        with short_transaction(self._engine, STANDSTILL_S) as connection:
             purged = self._outbox.purge(connection, keep_s=self._keep_s)
         return RelayReport(finished, waiting, purged)
 
@@ -187,7 +191,7 @@ class AckRelay(RelayThread):
         if not done and not other:
             return
         table, now_ms = self._outbox.table, int(self._clock() * 1000)
-        with self._engine.begin() as connection:
+        with short_transaction(self._engine, STANDSTILL_S) as connection:
             for at in range(0, len(done), _KEYS_MAX):
                 some = self._match(done[at : at + _KEYS_MAX])
                 connection.execute(update(table).where(some).values(relay_at_ms=None))

@@ -9,6 +9,7 @@ and then reads the marks.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -18,9 +19,10 @@ from sharecoord_sdk._core.errors import PicklableError
 from ._output_rows import Batch
 from ._produce_outbox import headers_from_text
 
-#: A wait for Kafka has so many slices; after each the relay gives a sign of life.
-SLICES: Final = 15
-SLICE_S: Final = 1.0
+#: The longest wait for one answer of Kafka's.
+PATIENCE_S: Final = 15.0
+#: The longest part of it; after each the relay gives a sign of life.
+SLICE_MAX_S: Final = 1.0
 
 #: Keys that are the relay's own.
 _OWN: Final = ("transactional.id", "group.id", "isolation.level")
@@ -80,6 +82,7 @@ class OutputTransactions:
         conf: librdkafka's settings, of producer and reader.
         transactional_id: Of the producer, and the name of the consumer group of its marks.
         wait_on: Called between two looks at an answer that is not there yet; False = give up.
+        every_s: Time between two such calls, `SLICE_MAX_S` at most.
 
     Raises:
         ImportError: confluent-kafka is not installed.
@@ -87,7 +90,11 @@ class OutputTransactions:
     """
 
     def __init__(
-        self, conf: Mapping[str, Any], transactional_id: str, wait_on: Callable[[], bool]
+        self,
+        conf: Mapping[str, Any],
+        transactional_id: str,
+        wait_on: Callable[[], bool],
+        every_s: float,
     ) -> None:
         try:
             import confluent_kafka
@@ -109,6 +116,7 @@ class OutputTransactions:
             "enable.auto.commit": False,
         }
         self._wait_on = wait_on
+        self._slice_s = min(every_s, SLICE_MAX_S)
         self._producer: Any = None
         self._group: Any = None
         self._known: set[str] = set()
@@ -147,7 +155,7 @@ class OutputTransactions:
             self._group = reader.consumer_group_metadata()
             if not places:
                 return set()
-            found = reader.committed(places, timeout=SLICES * SLICE_S)
+            found = self._patiently(lambda limit_s: reader.committed(places, timeout=limit_s))
         finally:
             reader.close()
         for place in found:
@@ -159,7 +167,8 @@ class OutputTransactions:
         """Why a topic can not be written to, as far as Kafka tells beforehand; None = it can."""
         if topic in self._known:
             return None
-        error = self._producer.list_topics(topic, timeout=SLICES * SLICE_S).topics[topic].error
+        found = self._patiently(lambda limit_s: self._producer.list_topics(topic, timeout=limit_s))
+        error = found.topics[topic].error
         if error is None:
             self._known.add(topic)
         return None if error is None else _text(error)
@@ -233,12 +242,16 @@ class OutputTransactions:
             "headers": headers or None,
             "on_delivery": delivered,
         }
-        try:
-            self._producer.produce(row.topic, **given)
-        except BufferError:
-            # librdkafka's queue is smaller than the batch.
-            self._producer.flush(SLICES * SLICE_S)
-            self._producer.produce(row.topic, **given)
+
+        def produce(limit_s: float) -> None:
+            try:
+                self._producer.produce(row.topic, **given)
+            except BufferError:
+                # librdkafka's queue is smaller than the batch.
+                self._producer.flush(limit_s)
+                raise self._late() from None
+
+        self._patiently(produce)
 
     def _flush(self, batch: Batch, limit_s: float) -> None:
         if not self._producer.flush(limit_s):
@@ -249,19 +262,21 @@ class OutputTransactions:
             problem = self.problem_with(topic)
             if problem is not None:
                 raise RefusedError([topic], problem, is_topic=True)
-        raise self._kafka.KafkaException(self._kafka.KafkaError(self._kafka.KafkaError._TIMED_OUT))
+        raise self._late()
 
-    def _patiently(self, call: Callable[[float], object], failed: Sequence[object] = ()) -> None:
-        """Waits for an answer; a wait that ran out goes on where it was."""
-        for left in reversed(range(SLICES)):
+    def _late(self) -> Exception:
+        return self._kafka.KafkaException(self._kafka.KafkaError(self._kafka.KafkaError._TIMED_OUT))
+
+    def _patiently(self, call: Callable[[float], Any], failed: Sequence[object] = ()) -> Any:
+        """Waits for an answer, and returns it; a wait that ran out goes on where it was."""
+        for left in reversed(range(math.ceil(PATIENCE_S / self._slice_s))):
             try:
-                call(SLICE_S)
+                return call(self._slice_s)
             except self._kafka.KafkaException as error:
                 is_late = error.args[0].code() == self._kafka.KafkaError._TIMED_OUT
                 if not is_late or not left or failed or not self._wait_on():
                     raise
-            else:
-                return
+        raise AssertionError("the last wait returns or raises")
 
     def _refused(self, failed: Sequence[tuple[str, Any]], error: Any) -> RefusedError | None:
         """The refusal of topics or records that an error means; None = it means something else."""
