@@ -7,8 +7,9 @@ is a proven gap (compaction, control records, aborted data; design 5.8).
 from __future__ import annotations
 
 import hashlib
+from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sharecoord.core.spans import Span, spans_of, uncovered
@@ -36,6 +37,9 @@ def key_hashes_of(keys: Iterable[bytes | None]) -> bytes:
     return b"".join([_NO_KEY if key is None else key_hash(key) for key in keys])
 
 
+Part = tuple[object, ...]
+"""Records of a raw batch; see `sharecoord_batches.records.Part`."""
+
 Headers = list[tuple[str, bytes | None]]
 """Names and values, in the record's order. A byte of a name that is not UTF-8 is a lone surrogate,
 as in Python's file names: so no byte is lost, and `name.encode` refuses such a name."""
@@ -46,40 +50,59 @@ def header_text(name: str) -> str:
     return name.encode(errors="surrogateescape").decode(errors="backslashreplace")
 
 
-@dataclass(slots=True, eq=False)
-class RecordChunk:
-    """Columns of `count` records in order of offset. Never changed after it was built."""
+class RecordChunk(ABC):
+    """Records of one partition in order of offset, all with one type of timestamps. Never changed.
+
+    What a batch says of all its records is there at once; columns may have to be made first.
+    """
+
+    __slots__ = ()
 
     covers_from: int
     first: int
     last: int
-    offsets: list[int] | None
-    """None when contiguous."""
-    timestamps: list[int]
-    """Milliseconds since the epoch."""
+    count: int
+    """Number of records."""
+    size_bytes: int
+    """Memory that it takes."""
     timestamp_type: int
     """Kafka's: 0 not available, 1 create time, 2 log append time."""
-    keys: list[bytes | None] | None
-    """None when no record has a key."""
-    values: list[bytes | None]
-    headers: dict[int, Headers]
-    """By index in the chunk; sparse."""
-    size_bytes: int
-    leader_epoch: int = -1
-    due_times: Mapping[int, int] = field(default_factory=dict)
+    leader_epoch: int
+    due_times: Mapping[int, int]
     """When records are due that ask for it (`core.dispatch.schedule`): epoch ms, by index."""
-    _hashes: bytes | None = None
-
-    def key_hashes(self) -> bytes:
-        """8 bytes per record, for groups with order by key (design 5.6); an empty key is a key."""
-        if self._hashes is None:
-            self._hashes = key_hashes_of(self.keys or [None] * self.count)
-        return self._hashes
 
     @property
-    def count(self) -> int:
-        """Number of records."""
-        return len(self.values)
+    @abstractmethod
+    def offsets(self) -> list[int] | None:
+        """None when contiguous."""
+
+    @property
+    @abstractmethod
+    def timestamps(self) -> list[int]:
+        """Milliseconds since the epoch."""
+
+    @property
+    @abstractmethod
+    def keys(self) -> list[bytes | None] | None:
+        """None when no record has a key."""
+
+    @property
+    @abstractmethod
+    def values(self) -> list[bytes | None]:
+        """The values."""
+
+    @property
+    @abstractmethod
+    def headers(self) -> Mapping[int, Headers]:
+        """By index in the chunk; sparse."""
+
+    @abstractmethod
+    def key_hashes(self) -> bytes:
+        """8 bytes per record, for groups with order by key (design 5.6); an empty key is a key."""
+
+    def parts(self, start: int, stop: int) -> Sequence[Part] | None:
+        """The records [start, stop) as they lie in raw batches; None = they are columns."""
+        return None
 
     def span(self, first: int, last: int) -> tuple[int, int]:
         """Indexes [i, j) of the records with offsets in [first, last]."""
@@ -95,6 +118,36 @@ class RecordChunk:
             return [(start, end)] if start <= end else []
         start, stop = self.span(first, last)
         return spans_of(self.offsets[start:stop])
+
+
+@dataclass(slots=True, eq=False)
+class ColumnChunk(RecordChunk):
+    """Columns of `count` records."""
+
+    covers_from: int
+    first: int
+    last: int
+    offsets: list[int] | None
+    timestamps: list[int]
+    timestamp_type: int
+    keys: list[bytes | None] | None
+    values: list[bytes | None]
+    headers: dict[int, Headers]
+    size_bytes: int
+    leader_epoch: int = -1
+    due_times: Mapping[int, int] = field(default_factory=dict)
+    _hashes: bytes | None = None
+
+    def key_hashes(self) -> bytes:
+        """See `RecordChunk`."""
+        if self._hashes is None:
+            self._hashes = key_hashes_of(self.keys or [None] * self.count)
+        return self._hashes
+
+    @property
+    def count(self) -> int:  # type: ignore[override]
+        """Number of records."""
+        return len(self.values)
 
 
 def gaps_in(chunks: Iterable[RecordChunk], first: int, last: int) -> list[tuple[int, int]]:

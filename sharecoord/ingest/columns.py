@@ -11,7 +11,7 @@ from typing import Final
 import structlog
 
 from sharecoord.core.dispatch.schedule import due_times
-from sharecoord.core.records import Headers, RecordChunk
+from sharecoord.core.records import ColumnChunk, Headers, RecordChunk
 from sharecoord.errors import (
     KafkaUnavailableError,
     OffsetOutOfRangeError,
@@ -106,7 +106,7 @@ def build_chunk(messages: Sequence[Message], covers_from: int) -> RecordChunk:
             UNUSABLE_SCHEDULES.note(messages[index], len(unusable), problem)
     contiguous = last - first + 1 == len(messages)
     epoch = messages[-1].leader_epoch()
-    return RecordChunk(
+    return ColumnChunk(
         covers_from=covers_from,
         first=first,
         last=last,

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 
 from sharecoord.core.dispatch.schedule import due_times
-from sharecoord.core.records import Headers, RecordChunk
+from sharecoord.core.records import ColumnChunk, Headers, RecordChunk
 from sharecoord.errors import (
     KafkaUnavailableError,
     OffsetOutOfRangeError,
@@ -156,7 +156,7 @@ def build_chunk(records: Sequence[FakeRecord], covers_from: int) -> RecordChunk:
     keys = [r.key for r in records]
     headers = {i: r.headers for i, r in enumerate(records) if r.headers}
     timestamps = [r.timestamp_ms for r in records]
-    return RecordChunk(
+    return ColumnChunk(
         covers_from=covers_from,
         first=offsets[0],
         last=offsets[-1],

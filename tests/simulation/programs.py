@@ -29,7 +29,7 @@ from sharecoord.core.changes import key_of
 from sharecoord.core.delivery import Delivery, Slice
 from sharecoord.core.fleet.peering import Relayed, Settled
 from sharecoord.core.partition.decisions import AcquiredRange, HeldRange
-from sharecoord.core.records import RecordChunk
+from sharecoord.core.records import ColumnChunk
 from sharecoord.errors import SharecoordError, UnknownMemberError
 from sharecoord.wire import codec, peer_codec
 from sharecoord.wire import peer_service_pb2 as peer
@@ -438,7 +438,7 @@ def _delivery(batch: types.RecordBatch, sent_s: float) -> tuple[Delivery, list[i
     columns.unpack()
     offsets = [columns.offset_at(row) for row in range(columns.count)]
     ends = offsets[0], offsets[-1]
-    chunk = RecordChunk(offsets[0], *ends, offsets, [], 0, None, columns.values, {}, 0)
+    chunk = ColumnChunk(offsets[0], *ends, offsets, [], 0, None, columns.values, {}, 0)
     ranges = [
         AcquiredRange(r.first_offset, r.last_offset, r.delivery_count, r.lock_token, 0)
         for r in batch.ranges

@@ -5,9 +5,7 @@ They are taken out of the chunks that are read, so they are gaps, and the window
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from sharecoord.core.records import RecordChunk
+from sharecoord.core.records import ColumnChunk, RecordChunk
 from sharecoord.core.spans import Spans, covers, union, within
 from sharecoord.errors import LimitExceededError
 
@@ -45,8 +43,8 @@ def without(chunk: RecordChunk, ranges: Spans) -> RecordChunk | None:
     if not kept:
         return None
     at_new = {old: new for new, old in enumerate(kept)}
-    return replace(
-        chunk,
+    return ColumnChunk(
+        covers_from=chunk.covers_from,
         first=offsets[kept[0]],
         last=offsets[kept[-1]],
         offsets=[offsets[at] for at in kept],
@@ -56,5 +54,6 @@ def without(chunk: RecordChunk, ranges: Spans) -> RecordChunk | None:
         headers={at_new[at]: said for at, said in chunk.headers.items() if at in at_new},
         size_bytes=max(1, chunk.size_bytes * len(kept) // chunk.count),
         due_times={at_new[at]: due for at, due in chunk.due_times.items() if at in at_new},
-        _hashes=None,
+        timestamp_type=chunk.timestamp_type,
+        leader_epoch=chunk.leader_epoch,
     )

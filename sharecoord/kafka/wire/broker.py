@@ -76,7 +76,9 @@ class Broker:
         """The same for a flexible request that was written by hand; the answer behind its header."""
         connection = await self.connected()
         head = key.to_bytes(2, "big") + version.to_bytes(2, "big")
-        answer = await connection.send(head, self._header_rest() + b"\0" + body, timeout_s=timeout_s)
+        answer = await connection.send(
+            head, self._header_rest() + b"\0" + body, timeout_s=timeout_s
+        )
         return answer[_skip_tags(answer, 0) :]
 
     async def connected(self) -> Connection:
@@ -99,7 +101,7 @@ class Broker:
         except (KafkaUnavailableError, UnauthenticatedError):
             backoff_s = min(BACKOFF_MAX_S, BACKOFF_S * 2 ** min(self._failures, 10))
             self._failures += 1
-            self._try_at_s = loop.time() + backoff_s * random.uniform(0.8, 1.2)  # noqa: S311
+            self._try_at_s = loop.time() + backoff_s * random.uniform(0.8, 1.2)
             raise
         self._failures = 0
         return connection

@@ -89,7 +89,9 @@ class Connection(asyncio.BufferedProtocol):
             why = getattr(error, "verify_message", "") or error.reason or str(error)
             raise _unavailable(f"no TLS with {endpoint}: {why}") from error
         except OSError as error:
-            raise _unavailable(f"can not connect to {endpoint}: {error.strerror or error}") from error
+            raise _unavailable(
+                f"can not connect to {endpoint}: {error.strerror or error}"
+            ) from error
         return connection
 
     @property

@@ -62,9 +62,7 @@ def beyond(settings: Settings) -> str | None:
     return None
 
 
-def security_of(
-    settings: Settings, token: Callable[[], str] | None = None
-) -> Security:
+def security_of(settings: Settings, token: Callable[[], str] | None = None) -> Security:
     """The way in that the settings describe; `token` gives a token of OAUTHBEARER.
 
     Raises:

@@ -22,7 +22,7 @@ from sharecoord.core.changes import KeptPayload, LoadedPartition, PartitionCommi
 from sharecoord.core.offset_set import OffsetSet
 from sharecoord.core.partition.decisions import Decision
 from sharecoord.core.partition.share_partition import SharePartition
-from sharecoord.core.records import RecordChunk
+from sharecoord.core.records import ColumnChunk, RecordChunk
 from sharecoord.core.settings import PartitionSettings
 from sharecoord.core.spans import offsets_of
 from sharecoord.core.states import RecordState
@@ -337,7 +337,7 @@ def chunks_of(payloads: Iterable[KeptPayload]) -> list[RecordChunk]:
 
 def _chunk_of(run: Sequence[KeptPayload]) -> RecordChunk:
     first, last = run[0].offset, run[-1].offset
-    return RecordChunk(
+    return ColumnChunk(
         covers_from=first,
         first=first,
         last=last,

@@ -10,7 +10,7 @@ from bisect import bisect_left, bisect_right
 from sharecoord.core.delivery import Slice
 from sharecoord.core.offset_set import OffsetSet
 from sharecoord.core.partition.share_partition import AcquiredRange
-from sharecoord.core.records import RecordChunk
+from sharecoord.core.records import ColumnChunk, RecordChunk
 from sharecoord.core.spans import uncovered
 from sharecoord.runtime.kernel.budget import GroupBudget
 
@@ -185,7 +185,7 @@ def part_of(chunk: RecordChunk, first: int, last: int) -> RecordChunk | None:
     if start >= stop:
         return None
     offsets = None if chunk.offsets is None else chunk.offsets[start:stop]
-    return RecordChunk(
+    return ColumnChunk(
         covers_from=first,
         first=chunk.first + start if offsets is None else offsets[0],
         last=chunk.first + stop - 1 if offsets is None else offsets[-1],

@@ -6,7 +6,7 @@ from sharecoord.api.grpc.channel import JOINED_BYTES_MAX, StreamChannel
 from sharecoord.core.changes import PartitionKey
 from sharecoord.core.delivery import Assignment, Delivery, PartitionResult, Slice
 from sharecoord.core.partition.share_partition import AcquiredRange
-from sharecoord.core.records import RecordChunk
+from sharecoord.core.records import ColumnChunk
 from sharecoord.errors import InvalidRequestError, LimitExceededError
 from sharecoord.wire import share_service_pb2 as service
 
@@ -15,7 +15,7 @@ ASSIGNMENT = Assignment({"orders": ("00" * 16, (0,))}, ())
 
 
 def delivery(offset: int, size: int = 10) -> Delivery:
-    chunk = RecordChunk(offset, offset, offset, None, [0], 1, None, [b"v" * size], {}, size)
+    chunk = ColumnChunk(offset, offset, offset, None, [0], 1, None, [b"v" * size], {}, size)
     return Delivery(KEY, [Slice(chunk, 0, 1)], [AcquiredRange(offset, offset, 1, 7, 99)], 1, size)
 
 

@@ -7,7 +7,7 @@ import pytest
 from sharecoord.core import limits
 from sharecoord.core.changes import GroupRow
 from sharecoord.core.order.blocked_keys import hash_of, merged
-from sharecoord.core.records import RecordChunk
+from sharecoord.core.records import ColumnChunk
 from sharecoord.core.states import Ordering
 from sharecoord.errors import LimitExceededError
 from tests.invariants import check_chains
@@ -129,5 +129,5 @@ def test_the_limit_of_blocked_keys_names_the_group() -> None:
 
 
 def test_the_hash_is_that_of_records() -> None:
-    chunk = RecordChunk(0, 0, 1, None, [0, 0], 1, [b"a", b""], [b"", b""], {}, 0)
+    chunk = ColumnChunk(0, 0, 1, None, [0, 0], 1, [b"a", b""], [b"", b""], {}, 0)
     assert chunk.key_hashes() == hash_of(b"a").to_bytes(8, "big") + hash_of(b"").to_bytes(8, "big")

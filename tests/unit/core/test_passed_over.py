@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sharecoord.core.partition.passed_over import PASSED_OVER_MAX, added, cut, without
-from sharecoord.core.records import RecordChunk
+from sharecoord.core.records import ColumnChunk, RecordChunk
 from sharecoord.errors import LimitExceededError
 
 
@@ -34,7 +34,7 @@ def test_a_log_that_is_cut_cuts_them() -> None:
 
 def chunk_of(offsets: list[int] | None, first: int, last: int) -> RecordChunk:
     found = offsets or [*range(first, last + 1)]
-    return RecordChunk(
+    return ColumnChunk(
         covers_from=first - 1,
         first=first,
         last=last,

@@ -9,7 +9,7 @@ import pytest
 from sharecoord.core.changes import PartitionHead
 from sharecoord.core.offset_set import OffsetSet
 from sharecoord.core.partition.share_partition import AcknowledgedRange, SharePartition
-from sharecoord.core.records import RecordChunk
+from sharecoord.core.records import ColumnChunk, RecordChunk
 from sharecoord.core.settings import PartitionSettings
 from sharecoord.core.states import AcknowledgeType, AcquireMode
 from sharecoord.runtime.kernel.budget import GroupBudget, MemoryBudget
@@ -21,7 +21,7 @@ FAR = BATCH_SPAN_MAX
 
 
 def chunk_of(*offsets: int, covers_from: int, timestamp_type: int = 1) -> RecordChunk:
-    return RecordChunk(
+    return ColumnChunk(
         covers_from=covers_from,
         first=offsets[0],
         last=offsets[-1],

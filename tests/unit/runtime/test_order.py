@@ -8,7 +8,7 @@ from collections import defaultdict
 import pytest
 
 from sharecoord.core.limits import CHAIN_RECORDS_MAX
-from sharecoord.core.records import RecordChunk
+from sharecoord.core.records import ColumnChunk
 from sharecoord.core.states import AcknowledgeType, AcquireMode
 from sharecoord.runtime.admin.admin import Admin
 from sharecoord.testing.harness import FakeMember
@@ -65,7 +65,7 @@ async def test_order_holds_over_members_and_retries(ordering: str) -> None:
 
 
 def test_key_hashes_are_stable_and_an_empty_key_is_a_key() -> None:
-    chunk = RecordChunk(0, 0, 2, None, [0, 0, 0], 1, [b"a", None, b""], [b"", b"", b""], {}, 0)
+    chunk = ColumnChunk(0, 0, 2, None, [0, 0, 0], 1, [b"a", None, b""], [b"", b"", b""], {}, 0)
     hashes = chunk.key_hashes()
     assert len(hashes) == 24
     assert hashes[8:16] == bytes(8)

@@ -17,7 +17,7 @@ from sharecoord.core import limits
 from sharecoord.core.changes import PartitionKey
 from sharecoord.core.delivery import Assignment, Delivery, LostRange, PartitionResult, Slice
 from sharecoord.core.partition.share_partition import AcquiredRange, HeldRange, RangeOutcome
-from sharecoord.core.records import Headers, RecordChunk
+from sharecoord.core.records import ColumnChunk, Headers, RecordChunk
 from sharecoord.core.states import AcknowledgeOutcome, AcknowledgeType, RecordState
 from sharecoord.errors import InvalidRequestError, StoreUnavailableError
 from sharecoord.wire import codec
@@ -78,7 +78,7 @@ def chunk_of(records: Sequence[Record], timestamp_type: int) -> RecordChunk:
     first, last = records[0].offset, records[-1].offset
     contiguous = last - first + 1 == len(records)
     keys = [r.key for r in records]
-    return RecordChunk(
+    return ColumnChunk(
         covers_from=first,
         first=first,
         last=last,
