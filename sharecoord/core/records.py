@@ -61,8 +61,6 @@ class RecordChunk(ABC):
     covers_from: int
     first: int
     last: int
-    count: int
-    """Number of records."""
     size_bytes: int
     """Memory that it takes."""
     timestamp_type: int
@@ -71,30 +69,20 @@ class RecordChunk(ABC):
     due_times: Mapping[int, int]
     """When records are due that ask for it (`core.dispatch.schedule`): epoch ms, by index."""
 
-    @property
-    @abstractmethod
-    def offsets(self) -> list[int] | None:
-        """None when contiguous."""
+    offsets: list[int] | None
+    """None when contiguous."""
+    timestamps: list[int]
+    """Milliseconds since the epoch."""
+    keys: list[bytes | None] | None
+    """None when no record has a key."""
+    values: list[bytes | None]
+    headers: Mapping[int, Headers]
+    """By index in the chunk; sparse."""
 
     @property
     @abstractmethod
-    def timestamps(self) -> list[int]:
-        """Milliseconds since the epoch."""
-
-    @property
-    @abstractmethod
-    def keys(self) -> list[bytes | None] | None:
-        """None when no record has a key."""
-
-    @property
-    @abstractmethod
-    def values(self) -> list[bytes | None]:
-        """The values."""
-
-    @property
-    @abstractmethod
-    def headers(self) -> Mapping[int, Headers]:
-        """By index in the chunk; sparse."""
+    def count(self) -> int:
+        """Number of records."""
 
     @abstractmethod
     def key_hashes(self) -> bytes:
@@ -145,7 +133,7 @@ class ColumnChunk(RecordChunk):
         return self._hashes
 
     @property
-    def count(self) -> int:  # type: ignore[override]
+    def count(self) -> int:
         """Number of records."""
         return len(self.values)
 
