@@ -96,6 +96,59 @@ def test_records_that_are_settled_are_not_shown_while_there_is_room() -> None:
     assert bounds(join_again(world).join.lock_book) == [(0, 1, 4), (4, 5, 4)]
 
 
+def place_of(topic_id: bytes) -> types_pb.TopicPartition:
+    return types_pb.TopicPartition(topic="t", topic_id=topic_id)
+
+
+def of_topic(topic_id: bytes) -> types_pb.RecordBatch:
+    """Records under token 4, as of every topic that was made again at the same coordinator."""
+    batch = make_batch([b"x"] * 6, token=4)
+    batch.partition.topic_id = topic_id
+    return batch
+
+
+def lost_of(topic_id: bytes, first: int, last: int) -> types_pb.HeldRange:
+    return types_pb.HeldRange(
+        partition=place_of(topic_id), first_offset=first, last_offset=last, lock_token=4
+    )
+
+
+def topics_in(book: Sequence[types_pb.HeldRange]) -> list[tuple[bytes, int, int]]:
+    return sorted((held.partition.topic_id, held.first_offset, held.last_offset) for held in book)
+
+
+def test_a_topic_that_was_made_again_keeps_its_locks_when_the_old_ones_are_lost() -> None:
+    world = World(max_poll_records=3, **EXPLICIT)
+    world.join()
+    world.receive(of_topic(b"old"), of_topic(b"new"))
+    world.poll()
+    taken = service_pb.TakenBackRange(first_offset=4, last_offset=4, lock_token=4)
+    notice = service_pb.TakenBack(partition=place_of(b"new"), ranges=[taken])
+    world.receive(taken_back=[notice])
+    book = join_again(world).join.lock_book
+    assert topics_in(book) == [(b"new", 0, 3), (b"new", 5, 5), (b"old", 0, 5)]
+    world.receive(joined=service_pb.Joined(lost=[lost_of(b"old", 0, 5)]))
+    assert topics_in(join_again(world).join.lock_book) == [(b"new", 0, 3), (b"new", 5, 5)]
+
+
+def test_what_is_answered_about_an_old_topic_says_nothing_of_the_new_one() -> None:
+    world = World(**EXPLICIT)
+    world.core.reports_outcomes = True
+    world.join()
+    world.receive(of_topic(b"old"), of_topic(b"new"))
+    for span in world.poll():
+        span.mark(AcknowledgeType.ACCEPT)
+    world.core.begin_commit(world.now)
+    world.drive()
+    gone = types_pb.PartitionOutcome(
+        partition=place_of(b"old"), error_reason="UNKNOWN_TOPIC_OR_PARTITION"
+    )
+    world.answer(gone)
+    found = {outcome.key.topic_id: outcome.error for outcome in world.core.take_outcomes()}
+    assert list(found) == [b"old", b"new"]
+    assert (found[b"old"] is None, found[b"new"]) == (False, None)
+
+
 def worst_in_hands() -> tuple[World, list[Span]]:
     """As many records as a coordinator lets a poll return, each under a lock of its own."""
     topics = [LONGEST_TOPIC, *(f"{number:04}".ljust(249, "x") for number in range(1, TOPICS_MAX))]

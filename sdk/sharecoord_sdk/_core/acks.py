@@ -245,7 +245,7 @@ class AckBook:
         settlement = AckDecisions()
         answers = result.outcomes
         for part in self._sent.pop(result.acknowledge_id, ()):
-            answer = next((o for o in answers if part.key.is_at(o.partition)), None)
+            answer = next((o for o in answers if PartitionKey.of(o.partition) == part.key), None)
             if answer is not None and answer.error_reason:
                 self._partition_failed(part, answer, settlement, now)
             else:

@@ -64,10 +64,6 @@ class PartitionKey(NamedTuple):
             topic=self.topic, partition=self.partition, topic_id=self.topic_id, lane=self.lane
         )
 
-    def is_at(self, place: types_pb.TopicPartition) -> bool:
-        """Whether a message of the wire names this partition, whatever the topic's id."""
-        return (place.topic, place.partition, place.lane) == (self.topic, self.partition, self.lane)
-
     @property
     def served(self) -> str:
         """The topic to which one subscribes to get these records."""

@@ -384,7 +384,7 @@ def rows_covered(
     rows = [
         span.overlap(item.first_offset, item.last_offset)
         for item in by_token.get(span.lock.token, ())
-        if key.is_at(item.partition)
+        if PartitionKey.of(item.partition) == key
     ]
     return sorted(hit for hit in rows if hit is not None)
 
