@@ -62,11 +62,9 @@ class LockBook:
         if self._failed_returns:
             # A record that is delivered again was back.
             self._failed_returns = [b for b in self._failed_returns if not _is_in(b.span, columns)]
-        covered = 0
-        for lock in columns.locks:
-            if lock.start < lock.stop:
-                self._buffer.append(Span(columns, lock, lock.start, lock.stop))
-                covered += lock.stop - lock.start
+        spans = columns.spans()
+        self._buffer.extend(spans)
+        covered = sum(map(len, spans))
         if covered < columns.count:
             missing = columns.count - covered
             self.credit.remove(missing, columns.credit_bytes * missing // columns.count)

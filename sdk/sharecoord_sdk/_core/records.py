@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import total_ordering
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, overload
 
 from .columns import Columns, HandOut, Span, own_headers
@@ -92,8 +93,6 @@ class OwnFields:
     #: Nobody: only rows of a batch can be acknowledged the short way.
     owner: ClassVar[object] = None
 
-    keys: list[Any]
-    values: list[Any]
     topic: Any = None
     partition: int | None = None
     offset: int | None = None
@@ -134,10 +133,12 @@ class Message(Generic[K, V]):
     has length 0 when its value is null or empty, as in the twin: test `error()`, not the message.
     """
 
-    __slots__ = ("_row", "_source")
+    __slots__ = ("_key", "_row", "_source", "_value")
 
     _source: Columns | OwnFields
     _row: int
+    _key: Any
+    _value: Any
 
     def __init__(
         self,
@@ -158,9 +159,9 @@ class Message(Generic[K, V]):
             timestamp = (TIMESTAMP_NOT_AVAILABLE, 0)
         elif not isinstance(timestamp, tuple) or len(timestamp) != 2:
             raise TypeError("timestamp must be a tuple of (int, int)")
+        self._key = key
+        self._value = value
         self._source = OwnFields(
-            [key],
-            [value],
             topic,
             None if partition is None else operator.index(partition),
             None if offset is None else operator.index(offset),
@@ -188,20 +189,19 @@ class Message(Generic[K, V]):
 
     def key(self) -> Any:
         """The key as bytes (or what a deserializer made of it); None when it is null."""
-        keys = self._source.keys
-        return None if keys is None else keys[self._row]
+        return self._key
 
     def value(self) -> Any:
         """The value as bytes (or what a deserializer made of it); None when it is null."""
-        return self._source.values[self._row]
+        return self._value
 
     def deserialized_key(self) -> K | None:
         """The same, with the type that a deserializer makes."""
-        return self.key()  # type: ignore[no-any-return]
+        return self._key  # type: ignore[no-any-return]
 
     def deserialized_value(self) -> V | None:
         """The same, with the type that a deserializer makes."""
-        return self.value()  # type: ignore[no-any-return]
+        return self._value  # type: ignore[no-any-return]
 
     def headers(self) -> Any:
         """List of (name, bytes or None), or None when there are none."""
@@ -280,11 +280,11 @@ class Message(Generic[K, V]):
 
     def set_key(self, key: Any) -> None:
         """Changes the key of this object."""
-        self._own().keys[0] = key
+        self._key = key
 
     def set_value(self, value: Any) -> None:
         """Changes the value of this object."""
-        self._own().values[0] = value
+        self._value = value
 
     def set_headers(self, headers: Any) -> None:
         """Changes the headers of this object."""
@@ -300,8 +300,6 @@ class Message(Generic[K, V]):
         if isinstance(source, OwnFields):
             return source
         own = OwnFields(
-            [self.key()],
-            [self.value()],
             source.topic,
             self.partition(),
             self.offset(),
@@ -320,7 +318,7 @@ class Message(Generic[K, V]):
         return (*place, *payload, self.timestamp(), self.latency(), self.leader_epoch())
 
     def __len__(self) -> int:
-        value = self.value()
+        value = self._value
         return 0 if value is None else len(value)
 
     def __eq__(self, other: object) -> bool:
@@ -344,9 +342,11 @@ class ReceivedMessage(Message[K, V]):
 
     __slots__ = ()
 
-    def __init__(self, source: Columns, row: int) -> None:
+    def __init__(self, source: Columns, row: int, value: Any, key: Any) -> None:
         self._source = source
         self._row = row
+        self._value = value
+        self._key = key
 
 
 class RedrivenMessage(ReceivedMessage[K, V]):
@@ -383,13 +383,19 @@ class RedrivenMessage(ReceivedMessage[K, V]):
 
 
 def message_at(columns: Columns, row: int) -> Message[Any, Any]:
-    return (RedrivenMessage if columns.key.lane else ReceivedMessage)(columns, row)
+    """The message of a row of a batch, of which a span is left."""
+    keys = columns.keys
+    make = RedrivenMessage if columns.key.lane else ReceivedMessage
+    return make(columns, row, columns.values[row], None if keys is None else keys[row])
 
 
 def messages_of(columns: Columns, start: int, stop: int) -> list[Message[Any, Any]]:
-    """The messages of rows [start, stop) of a batch."""
+    """The messages of rows [start, stop) of a batch, of which a span is left."""
     make = RedrivenMessage if columns.key.lane else ReceivedMessage
-    return [make(columns, row) for row in range(start, stop)]
+    keys = columns.keys
+    own_keys = repeat(None) if keys is None else keys[start:stop]
+    rows = range(start, stop)
+    return list(map(make, repeat(columns), rows, columns.values[start:stop], own_keys))
 
 
 def origin_of(message: Message[Any, Any]) -> tuple[Columns, int] | None:
