@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
@@ -169,15 +170,11 @@ class Columns:
 
     def _lock(self, bounds: types_pb.AcquiredRange, received_at: float) -> Lock:
         first, last = bounds.first_offset, bounds.last_offset
-        return Lock(
-            first,
-            last,
-            bounds.delivery_count,
-            bounds.lock_token,
-            received_at + bounds.lock_remaining_ms / 1000,
-            self.row_from(first),
-            self.row_from(last + 1),
-        )
+        deadline = received_at + bounds.lock_remaining_ms / 1000
+        start, stop = first - self.base_offset, last + 1 - self.base_offset
+        if self._deltas is not None or not 0 <= start <= stop <= self.count:
+            start, stop = self.row_from(first), self.row_from(last + 1)
+        return Lock(first, last, bounds.delivery_count, bounds.lock_token, deadline, start, stop)
 
     def spans(self) -> list[Span]:
         """A span for each lock with records. From here on the payload lives as long as spans do."""
@@ -239,13 +236,23 @@ class Columns:
             return self.base_offset + row
         return self.base_offset + self._deltas[row]
 
+    def offsets_of(self, start: int, stop: int) -> Iterable[int]:
+        """The offsets of rows [start, stop) as the application knows them."""
+        if self.key.lane:
+            return [self.source_at(row)[1] for row in range(start, stop)]
+        if self._deltas is None:
+            return range(self.base_offset + start, self.base_offset + stop)
+        return [self.base_offset + delta for delta in self._deltas[start:stop]]
+
     def headers_at(self, row: int) -> HeadersList | None:
         headers = self._headers
         if headers is None:
-            rows = () if self._rest is None else self._rest.headers
+            found = () if self._rest is None else self._rest.headers
             headers = self._headers = {
-                each.index: [(h.key, h.value if h.HasField("value") else None) for h in each.headers]
-                for each in rows
+                each.index: [
+                    (one.key, one.value if one.HasField("value") else None) for one in each.headers
+                ]
+                for each in found
             }
         return headers.get(row)
 
@@ -256,6 +263,10 @@ class Columns:
         """
         found = source_of(self.headers_at(row)) if self.key.lane else None
         return found or (self.partition, self.offset_at(row))
+
+    def place_at(self, row: int) -> tuple[str, int, int]:
+        """Topic, partition and offset of a row as the application knows them."""
+        return (self.topic, *self.source_at(row))
 
     def checkpoint_at(self, row: int) -> bytes | None:
         return None if self.checkpoints is None else self.checkpoints.get(row)
@@ -311,12 +322,16 @@ class HandOut:
         given, rest = [], []
         left = self.given
         for span in self.spans:
-            middle = span.start + min(left, len(span))
-            left -= middle - span.start
-            if span.start < middle:
+            size = span.stop - span.start
+            if size <= left:
+                given.append(span)
+            elif left:
+                middle = span.start + left
                 given.append(span.within(span.start, middle))
-            if middle < span.stop:
                 rest.append(span.within(middle, span.stop))
+            else:
+                rest.append(span)
+            left -= min(left, size)
         return given, rest
 
 
@@ -331,7 +346,10 @@ def _blank(column: list[Any], null_bits: bytes) -> None:
 
 @dataclass(slots=True, eq=False)
 class Span:
-    """A run of rows under one lock: the unit of buffering, handing out and acknowledging."""
+    """A run of rows under one lock: the unit of buffering, handing out and acknowledging.
+
+    Several lists may have the same span; only a worker's lease changes one, its own.
+    """
 
     columns: Columns
     lock: Lock
@@ -365,12 +383,6 @@ class Span:
     def credit_bytes(self) -> int:
         """The span's part of the bytes of its batch, rounded down."""
         return self.columns.credit_bytes * len(self) // self.columns.count
-
-    def cut(self, rows: int) -> Span:
-        """Takes the first rows off and returns them as a span of their own."""
-        head = self.within(self.start, self.start + rows)
-        self.start += rows
-        return head
 
     def sources(self) -> dict[tuple[str, int], set[int]]:
         """The span's records as the application knows them: offsets by topic and partition."""
@@ -433,3 +445,15 @@ def own_headers(headers: HeadersList | None) -> HeadersList | None:
     """The headers that the record had before it became a letter; None without any."""
     own = [each for each in headers or () if not each[0].startswith(_PREFIXES)]
     return own or None
+
+
+def joined(spans: Iterable[Span]) -> Iterator[tuple[Columns, int, int, list[Span]]]:
+    """Runs of spans that follow one another in a batch: its rows [start, stop), and the spans."""
+    run: list[Span] = []
+    for span in spans:
+        if run and not (span.columns is run[0].columns and span.start == run[-1].stop):
+            yield run[0].columns, run[0].start, run[-1].stop, run
+            run = []
+        run.append(span)
+    if run:
+        yield run[0].columns, run[0].start, run[-1].stop, run
