@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Final
+from typing import Any, Final
 
 from sharecoord_sdk._proto import share_service_pb2 as service_pb
 from sharecoord_sdk._proto import share_types_pb2 as types_pb
@@ -53,11 +53,12 @@ class AckRange:
     def __post_init__(self) -> None:
         self.first_offset, self.last_offset = self.span.first_offset, self.span.last_offset
 
-    def to_wire(self) -> types_pb.AcknowledgedRange:
-        wire = types_pb.AcknowledgedRange(
+    def add_to(self, wire_ranges: Any) -> None:
+        """Adds the range to those of a message; made in place, because there may be hundreds."""
+        wire = wire_ranges.add(
             first_offset=self.first_offset,
             last_offset=self.last_offset,
-            type=self.kind,  # type: ignore[arg-type]
+            type=self.kind,
             lock_token=self.span.lock.token,
         )
         if self.details is not NO_DETAILS:
@@ -66,7 +67,6 @@ class AckRange:
             # The offset of the record alone: gaps beside it may belong to its span.
             wire.first_offset = wire.last_offset = self.span.columns.offset_at(self.span.start)
             wire.checkpoint = self.checkpoint
-        return wire
 
     @property
     def size_bytes(self) -> int:
@@ -212,6 +212,8 @@ class AckBook:
         delivered a second time while its first delivery was under way goes in the next message,
         and so does what would make this one larger than any coordinator takes.
         """
+        if not self._waiting:
+            return None
         chosen: dict[PartitionKey, list[AckRange]] = {}
         parts: list[PartitionAck] = []
         left: list[PartitionAck] = []
@@ -229,11 +231,13 @@ class AckBook:
         self._waiting = left
         self._last_id += 1
         self._sent[self._last_id] = parts
-        return service_pb.ConsumeRequest(
-            acknowledge_id=self._last_id,
-            acknowledgements=[_to_wire(key, items) for key, items in chosen.items() if items],
-            may_wait=not any(part.is_awaited for part in parts),
+        request = service_pb.ConsumeRequest(
+            acknowledge_id=self._last_id, may_wait=not any(part.is_awaited for part in parts)
         )
+        for key, items in chosen.items():
+            if items:
+                _add(request.acknowledgements, key, items)
+        return request
 
     def drop_checkpoints(self, span: Span) -> None:
         """Drops unsent checkpoints of a record, because a later one takes their place."""
@@ -376,12 +380,11 @@ def _overlaps(taken: list[AckRange], more: list[AckRange]) -> bool:
     return any(spans[i][1] >= spans[i + 1][0] for i in range(len(spans) - 1))
 
 
-def _to_wire(key: PartitionKey, items: list[AckRange]) -> types_pb.PartitionAcknowledgements:
+def _add(wire_parts: Any, key: PartitionKey, items: list[AckRange]) -> None:
     items.sort(key=_first_of)
-    return types_pb.PartitionAcknowledgements(
-        partition=key.to_wire(),
-        ranges=[item.to_wire() for item in items],
-    )
+    wire = wire_parts.add(partition=key.to_wire())
+    for item in items:
+        item.add_to(wire.ranges)
 
 
 def _settle(
