@@ -27,11 +27,16 @@ from sharecoord_sdk._proto import share_types_pb2 as types_pb
 
 _DISTINCT_BATCHES = 16
 _BUFFER_BYTES = 64 * 1024 * 1024
+_EXPLICIT = ("each", "all", "whole")
 
 
 @dataclass(frozen=True)
 class Case:
-    """What is measured. `way`: implicit, each, all (explicit), columns (implicit, `values()`)."""
+    """What is measured.
+
+    `way`: `implicit` and `columns` (`values()`) are implicit mode; `each`, `all` (by
+    `acknowledge(messages)`) and `whole` (`values()`, and all at once) explicit mode.
+    """
 
     shell: str
     value_bytes: int
@@ -153,13 +158,13 @@ def conf(case: Case) -> dict[str, Any]:
         "group.id": "perf",
         "max.poll.records": case.poll,
         "sharecoord.buffer.bytes": _BUFFER_BYTES,
-        "share.acknowledgement.mode": "explicit" if case.way in ("each", "all") else "implicit",
+        "share.acknowledgement.mode": "explicit" if case.way in _EXPLICIT else "implicit",
     }
 
 
 def handle(consumer: Any, messages: Any, way: str) -> None:
     """A program that looks at every value."""
-    if way == "columns":
+    if way in ("columns", "whole"):
         for value in messages.values():
             value  # noqa: B018 - as a program would read it
     elif way == "each":
@@ -169,8 +174,8 @@ def handle(consumer: Any, messages: Any, way: str) -> None:
     else:
         for message in messages:
             message.value()
-        if way == "all":
-            consumer.acknowledge(messages)
+    if way in ("all", "whole"):
+        consumer.acknowledge(messages)
 
 
 class Watch:
@@ -241,7 +246,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", choices=("sync", "async"))
     parser.add_argument("--value-bytes", default="100,1000")
-    parser.add_argument("--ways", default="implicit,each,all,columns")
+    parser.add_argument("--ways", default="implicit,each,all,columns,whole")
     parser.add_argument("--batches", default="500,4000")
     parser.add_argument("--locks", default="1,250")
     parser.add_argument("--polls", default="500,5000")
