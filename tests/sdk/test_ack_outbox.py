@@ -10,7 +10,7 @@ import pytest
 from sharecoord_sdk import Message, Worker
 from sharecoord_sdk._core.columns import Columns, PartitionKey
 from sharecoord_sdk._core.errors import IllegalStateException
-from sharecoord_sdk._core.records import ReceivedMessage
+from sharecoord_sdk._core.records import messages_of
 from sharecoord_sdk._proto import share_service_pb2 as share_pb
 from sharecoord_sdk._proto import share_types_pb2 as types_pb
 from sharecoord_sdk.admin import CoordinatorUnavailableError
@@ -56,7 +56,7 @@ def received(
     columns = Columns(batch, PartitionKey(topic, 3, TOPIC_ID), 0.0)
     columns.holder = ("billing", member)
     columns.unpack()
-    return [ReceivedMessage(columns, row) for row in range(len(offsets))]
+    return messages_of(columns, 0, len(offsets))
 
 
 def bookings(engine: Engine) -> list[str]:

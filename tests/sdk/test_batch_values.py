@@ -74,7 +74,17 @@ def takes_bare_messages(messages: list) -> None:  # type: ignore[type-arg]
 
 
 def takes_twins(messages: Messages) -> None:
-    assert all(isinstance(each, Message) for each in messages)
+    assert isinstance(messages, Messages)
+    assert messages.values() == orders(1, 2)
+    assert (messages.keys(), messages.offsets()) == ([None, None], [0, 1])
+
+
+async def takes_twins_and_values(messages: Messages[bytes, bytes], given: list[Order]) -> None:
+    assert (messages.offsets(), given) == ([0, 1], [Order(1), Order(2)])
+
+
+async def takes_twins_of_checkers(messages: checkers.Messages) -> None:
+    assert messages.values() == orders(1, 2)
 
 
 def takes_one_or_many(given: Message | list[Message]) -> None:
@@ -126,6 +136,8 @@ class Service:
         (takes_bare, "messages, values Order"),
         (takes_bare_messages, "messages"),
         (takes_twins, "messages"),
+        (takes_twins_and_values, "messages, values Order"),
+        (takes_twins_of_checkers, "messages"),
         (takes_one_or_many, "messages"),
         (only_for_checkers, "messages, values Order"),
         (quoted, "values Order"),

@@ -335,7 +335,12 @@ def test_the_spans_of_a_lock_cover_it_without_overlap(cuts: list[int], deltas: l
     columns = Columns(batch, PartitionKey("t", 0, TOPIC_ID), 0.0)
     (lock,) = columns.locks
     rest = Span(columns, lock, lock.start, lock.stop)
-    pieces = [rest.cut(cut) for cut in cuts if cut < len(rest)]
+    pieces = []
+    for cut in cuts:
+        if cut < len(rest):
+            middle = rest.start + cut
+            pieces.append(rest.within(rest.start, middle))
+            rest = rest.within(middle, rest.stop)
     pieces.append(rest)
     assert pieces[0].first_offset == lock.first_offset
     assert pieces[-1].last_offset == lock.last_offset

@@ -372,11 +372,13 @@ class Tracer:
 
 def story(consumer: InMemory, polls: list[Messages], *, explicit: bool) -> None:
     """Polls twice and commits; notes what it is given."""
-    for _ in range(2):
+    for by_one in (True, False):
         polls.append(consumer.poll(0))
-        if explicit:
+        if explicit and by_one:
             for message in polls[-1]:
                 consumer.acknowledge(message)
+        elif explicit:
+            consumer.acknowledge(polls[-1])
     consumer.commit_sync(0)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import sharecoord_sdk
-from sharecoord_sdk import AcknowledgeType, ShareConsumer, Worker
+from sharecoord_sdk import AcknowledgeType, Messages, ShareConsumer, Worker
 from sharecoord_sdk._core.config_table import SETTINGS, read_inapplicable, read_refused
 from sharecoord_sdk._worker.demand import PREFETCH_S
 from sharecoord_sdk.admin import AdminError
@@ -23,7 +23,7 @@ from tests.support import eventually
 
 README = (Path(sharecoord_sdk.__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
-SYNC, ASYNC, WORKER, EXPLICIT, *TESTING = BLOCKS
+SYNC, ASYNC, WORKER, EXPLICIT, WHOLE, *TESTING = BLOCKS
 ADDRESS = '"localhost:7070"'
 
 
@@ -130,6 +130,18 @@ def test_the_explicit_worker_says_each_word(coordinator: FakeCoordinator) -> Non
         assert (again.first, again.kind) == (3, "RENEW")
 
 
+def test_the_worker_of_whole_polls_says_each_word(coordinator: FakeCoordinator) -> None:
+    with running(WHOLE, coordinator) as stream:
+        stream.send(make_batch([b'{"id": 1}'] * 3, topic="orders", token=3))
+        assert stream.wait_acks(1) == [Ack("orders", 0, 0, 2, "ACCEPT", 3)]
+        stream.send(make_batch([b"{}", b"bad", b"{}"], topic="orders", base=3, token=4))
+        accepted, rejected, last = stream.wait_acks(4)[1:]
+        assert (accepted.first, accepted.last, accepted.kind) == (3, 3, "ACCEPT")
+        assert (rejected.first, rejected.last, rejected.kind) == (4, 4, "REJECT")
+        assert rejected.reason.startswith("Expecting value")
+        assert (last.first, last.last, last.kind) == (5, 5, "ACCEPT")
+
+
 def test_the_tests_of_handlers_hold() -> None:
     assert len(TESTING) == 2
     for program in TESTING:
@@ -166,6 +178,9 @@ def test_types_exceptions_and_methods_exist() -> None:
     for cells in rows("Errors"):
         for name in re.findall(r"`(\w+)`", cells[0]):
             assert hasattr(sharecoord_sdk, name) or name in ("ValueError", "TypeError"), name
+    for name in ("values", "keys", "offsets"):
+        assert f"`{name}()`" in README
+        assert callable(getattr(Messages, name))
     for name in ("pause", "resume", "acquisition_lock_timeout_ms", "commit_async"):
         assert f"`{name}" in README
         assert callable(getattr(ShareConsumer, name))

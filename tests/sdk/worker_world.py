@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sharecoord_sdk._core.records import Message, ReceivedMessage
+from sharecoord_sdk._core.records import Message, message_at
 from sharecoord_sdk._proto import share_service_pb2 as service_pb
 from sharecoord_sdk._proto import share_types_pb2 as types_pb
 from sharecoord_sdk._worker.core import WorkerCore
@@ -112,7 +112,7 @@ class WorkerWorld(World):
 
 def value_of(part: Part) -> Any:
     """The payload of a started record."""
-    return ReceivedMessage(part.lease.columns, part.start).value()
+    return message_at(part.lease.columns, part.start).value()
 
 
 def credit_of(world: World) -> int:

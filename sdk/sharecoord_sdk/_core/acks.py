@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from operator import attrgetter
+from typing import Any, Final
 
 from sharecoord_sdk._proto import share_service_pb2 as service_pb
 from sharecoord_sdk._proto import share_types_pb2 as types_pb
@@ -45,20 +46,34 @@ class AckRange:
     details: AckDetails = NO_DETAILS
     #: RENEW of one record only: what is kept with it. The record stays with the application.
     checkpoint: bytes | None = None
+    #: Bounds of the span, inclusive: they are looked at several times.
+    first_offset: int = field(init=False)
+    last_offset: int = field(init=False)
 
-    def to_wire(self) -> types_pb.AcknowledgedRange:
-        first, last = self.span.first_offset, self.span.last_offset
+    def __post_init__(self) -> None:
+        self.first_offset, self.last_offset = self.span.first_offset, self.span.last_offset
+
+    def add_to(self, wire_ranges: Any) -> None:
+        """Adds the range to those of a message; made in place, because there may be hundreds."""
+        wire = wire_ranges.add(
+            first_offset=self.first_offset,
+            last_offset=self.last_offset,
+            type=self.kind,
+            lock_token=self.span.lock.token,
+        )
+        if self.details is not NO_DETAILS:
+            wire.delay_ms, wire.reason = self.details
         if self.checkpoint is not None:
             # The offset of the record alone: gaps beside it may belong to its span.
-            first = last = self.span.columns.offset_at(self.span.start)
-        return types_pb.AcknowledgedRange(
-            first_offset=first,
-            last_offset=last,
-            checkpoint=self.checkpoint,
-            type=self.kind,  # type: ignore[arg-type]
-            lock_token=self.span.lock.token,
-            **self.details._asdict(),
-        )
+            wire.first_offset = wire.last_offset = self.span.columns.offset_at(self.span.start)
+            wire.checkpoint = self.checkpoint
+
+    @property
+    def size_bytes(self) -> int:
+        """About what it takes in a message, never too little."""
+        if self.details is NO_DETAILS and self.checkpoint is None:
+            return _RANGE_BYTES
+        return _RANGE_BYTES + 4 * len(self.details.reason) + len(self.checkpoint or b"")
 
 
 @dataclass(slots=True, eq=False)
@@ -67,6 +82,7 @@ class PartitionAck:
 
     key: PartitionKey
     ranges: list[AckRange]
+    size_bytes: int
     ticket: CommitTicket | None
     queued_at: float
     not_before: float = 0.0
@@ -183,8 +199,8 @@ class AckBook:
             by_key.setdefault(item.span.columns.key, []).append(item)
         for key, items in by_key.items():
             for layer in _layers(items):
-                for piece in _in_pieces(layer):
-                    part = PartitionAck(key, piece, ticket, now)
+                for piece, size_bytes in _in_pieces(layer):
+                    part = PartitionAck(key, piece, size_bytes, ticket, now)
                     if ticket is not None:
                         ticket.expect(part)
                     self._waiting.append(part)
@@ -196,6 +212,8 @@ class AckBook:
         delivered a second time while its first delivery was under way goes in the next message,
         and so does what would make this one larger than any coordinator takes.
         """
+        if not self._waiting:
+            return None
         chosen: dict[PartitionKey, list[AckRange]] = {}
         parts: list[PartitionAck] = []
         left: list[PartitionAck] = []
@@ -205,7 +223,7 @@ class AckBook:
             if room > 0 and part.not_before <= now and not _overlaps(taken, part.ranges):
                 taken.extend(part.ranges)
                 parts.append(part)
-                room -= sum(map(_size_of, part.ranges))
+                room -= part.size_bytes
             else:
                 left.append(part)
         if not parts:
@@ -213,11 +231,13 @@ class AckBook:
         self._waiting = left
         self._last_id += 1
         self._sent[self._last_id] = parts
-        return service_pb.ConsumeRequest(
-            acknowledge_id=self._last_id,
-            acknowledgements=[_to_wire(key, items) for key, items in chosen.items() if items],
-            may_wait=not any(part.is_awaited for part in parts),
+        request = service_pb.ConsumeRequest(
+            acknowledge_id=self._last_id, may_wait=not any(part.is_awaited for part in parts)
         )
+        for key, items in chosen.items():
+            if items:
+                _add(request.acknowledgements, key, items)
+        return request
 
     def drop_checkpoints(self, span: Span) -> None:
         """Drops unsent checkpoints of a record, because a later one takes their place."""
@@ -279,77 +299,109 @@ class AckBook:
         _finish(part, [(item, item.span, error) for item in part.ranges], settlement)
 
 
-def mark_row(columns: Columns, row: int, kind: int, details: AckDetails) -> bool:
-    """Notes an acknowledgement; False when the record is not in flight."""
-    state = columns.states[row]
-    if state in (LOST, LOST_ACKNOWLEDGED):
-        columns.states[row] = LOST_ACKNOWLEDGED
-        return True
-    if state > RENEW:
-        return False
-    columns.states[row] = kind
+# What an acknowledgement makes of each state; a lost record stays lost, and fails later.
+_MAY_BE_MARKED: Final = bytes((*range(RENEW + 1), LOST, LOST_ACKNOWLEDGED))
+_MARKS: Final = {
+    kind: bytes.maketrans(
+        _MAY_BE_MARKED, bytes((kind,)) * (RENEW + 1) + bytes((LOST_ACKNOWLEDGED,)) * 2
+    )
+    for kind in (ACCEPT, RELEASE, REJECT, RENEW)
+}
+
+
+def unmarkable_row(columns: Columns, start: int, stop: int) -> int | None:
+    """The first of rows [start, stop) that is not in flight, or None."""
+    states = columns.states[start:stop]
+    bad = states.translate(None, _MAY_BE_MARKED)
+    return start + states.index(bad[0]) if bad else None
+
+
+def mark_rows(columns: Columns, start: int, stop: int, kind: int, details: AckDetails) -> None:
+    """Notes an acknowledgement of rows [start, stop), which are in flight."""
+    states = columns.states[start:stop].translate(_MARKS[kind])
+    columns.states[start:stop] = states
     if details != NO_DETAILS:
         columns.details = columns.details or {}
-        columns.details[row] = details
+        columns.details |= {row: details for row, at in enumerate(states, start) if at == kind}
     elif columns.details:
-        columns.details.pop(row, None)
+        for row in range(start, stop):
+            columns.details.pop(row, None)
+
+
+def mark_row(columns: Columns, row: int, kind: int, details: AckDetails) -> bool:
+    """Notes an acknowledgement; False when the record is not in flight."""
+    if unmarkable_row(columns, row, row + 1) is not None:
+        return False
+    mark_rows(columns, row, row + 1, kind, details)
     return True
+
+
+_first_of: Final = attrgetter("first_offset")
 
 
 def _layers(items: list[AckRange]) -> list[list[AckRange]]:
     """Ranges in order of offset; more than one list when the same offsets occur twice."""
-    items.sort(key=lambda item: item.span.first_offset)
+    items.sort(key=_first_of)
     layers: list[list[AckRange]] = []
+    ends: list[int] = []
     for item in items:
-        for layer in layers:
-            if layer[-1].span.last_offset < item.span.first_offset:
-                layer.append(item)
+        for at, end in enumerate(ends):
+            if end < item.first_offset:
+                layers[at].append(item)
+                ends[at] = item.last_offset
                 break
         else:
             layers.append([item])
+            ends.append(item.last_offset)
     return layers
 
 
-def _size_of(item: AckRange) -> int:
-    return _RANGE_BYTES + 4 * len(item.details.reason) + len(item.checkpoint or b"")
-
-
-def _in_pieces(items: list[AckRange]) -> list[list[AckRange]]:
-    """Ranges cut into lists of at most _MESSAGE_BYTES (one range at least)."""
-    pieces: list[list[AckRange]] = [[]]
-    room = _MESSAGE_BYTES
+def _in_pieces(items: list[AckRange]) -> list[tuple[list[AckRange], int]]:
+    """Ranges cut into lists of at most _MESSAGE_BYTES (one range at least), and their sizes."""
+    pieces: list[tuple[list[AckRange], int]] = []
+    piece: list[AckRange] = []
+    filled = 0
     for item in items:
-        size = _size_of(item)
-        if size > room and pieces[-1]:
-            pieces.append([])
-            room = _MESSAGE_BYTES
-        pieces[-1].append(item)
-        room -= size
+        size = item.size_bytes
+        if piece and filled + size > _MESSAGE_BYTES:
+            pieces.append((piece, filled))
+            piece, filled = [], 0
+        piece.append(item)
+        filled += size
+    pieces.append((piece, filled))
     return pieces
 
 
 def _overlaps(taken: list[AckRange], more: list[AckRange]) -> bool:
-    if not taken and len(more) == 1:
+    """Whether ranges overlap others; within one list they never do (`_layers`)."""
+    if not taken:
         return False
-    spans = sorted((r.span.first_offset, r.span.last_offset) for r in (*taken, *more))
+    spans = sorted((r.first_offset, r.last_offset) for r in (*taken, *more))
     return any(spans[i][1] >= spans[i + 1][0] for i in range(len(spans) - 1))
 
 
-def _to_wire(key: PartitionKey, items: list[AckRange]) -> types_pb.PartitionAcknowledgements:
-    items.sort(key=lambda item: item.span.first_offset)
-    return types_pb.PartitionAcknowledgements(
-        partition=key.to_wire(),
-        ranges=[item.to_wire() for item in items],
-    )
+def _add(wire_parts: Any, key: PartitionKey, items: list[AckRange]) -> None:
+    items.sort(key=_first_of)
+    wire = wire_parts.add(partition=key.to_wire())
+    for item in items:
+        item.add_to(wire.ranges)
 
 
 def _settle(
     part: PartitionAck, exceptions: Sequence[types_pb.RangeOutcome], settlement: AckDecisions
 ) -> None:
+    if not exceptions:
+        _finish(part, [(item, item.span, None) for item in part.ranges], settlement)
+        return
     pieces: list[tuple[AckRange, Span, KafkaError | None]] = []
+    ordered = sorted(exceptions, key=_first_of)
     for item in part.ranges:
         row = item.span.start
-        for outcome in sorted(exceptions, key=lambda o: o.first_offset):
+        for outcome in ordered:
+            if outcome.last_offset < item.first_offset:
+                continue
+            if outcome.first_offset > item.last_offset:
+                break
             rows = item.span.overlap(outcome.first_offset, outcome.last_offset)
             if outcome.outcome == types_pb.ACKNOWLEDGE_OUTCOME_RENEW_DISABLED:
                 settlement.renewals_off = True

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from .columns import AckDetails
 from .errors import KafkaError
-from .records import Message, TopicPartition
+from .records import Message, Messages, TopicPartition
 from .texts import check_name, escaped_text
 
 _INT32_MAX: Final = 2**31 - 1
@@ -65,6 +66,21 @@ def read_message(message: object) -> Message:
         raise TypeError(f"argument 1 must be sharecoord_sdk.Message, not {_name(message)}")
     other: Any = message
     return Message(other.topic(), other.partition(), other.offset())
+
+
+def read_messages(messages: object) -> Messages | list[Message]:
+    """Messages of a poll, or any others, as `read_message` reads each.
+
+    Raises:
+        TypeError: Something else.
+    """
+    if isinstance(messages, Messages):
+        return messages
+    if isinstance(messages, str | bytes | bytearray | Mapping) or not isinstance(
+        messages, Iterable
+    ):
+        raise TypeError(f"argument 1 must be sharecoord_sdk.Message, not {_name(messages)}")
+    return [read_message(each) for each in messages]
 
 
 def read_place(topic: object, partition: object, offset: object) -> tuple[str, int, int]:

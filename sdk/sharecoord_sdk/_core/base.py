@@ -17,9 +17,9 @@ from typing import Any, ClassVar, Final, TypeVar
 from sharecoord_sdk._proto import share_service_pb2 as service_pb
 
 from . import arguments
-from .acks import RENEW, AckOutcome, CommitTicket, mark_row
+from .acks import RENEW, AckOutcome, CommitTicket, mark_row, mark_rows, unmarkable_row
 from .call_guard import CallGuard
-from .columns import IN_FLIGHT, LOST, SETTLED, Columns, Span
+from .columns import IN_FLIGHT, LOST, SETTLED, AckDetails, Columns, Span
 from .config import ConsumerConfig, SaslConfig, read_config
 from .core import Arrival, Connection, ConsumerCore
 from .errors import (
@@ -32,6 +32,7 @@ from .records import (
     Message,
     Messages,
     ReceivedMessage,
+    Run,
     TopicPartition,
     origin_of,
     read_checkpoint,
@@ -90,19 +91,22 @@ class BaseShareConsumer(CallGuard, ABC):
 
     def acknowledge(
         self,
-        message: Message,
+        message: Message | Iterable[Message],
         ack_type: int = _ACCEPT,
         *,
         delay_ms: int = 0,
         reason: str = "",
     ) -> None:
-        """Says what happened to a record of the last poll (KIP-932, explicit mode only).
+        """Says what happened to records of the last poll (KIP-932, explicit mode only).
 
         Local; sent by the next `poll`, `commit_sync` or `commit_async`. Until then another call
         for the same record replaces this one.
 
+        Of many records either all are noted or, when this raises, none. The `Messages` of a poll
+        cost next to nothing, whatever their number.
+
         Args:
-            message: A message that `poll` returned.
+            message: A message that `poll` returned; or all of them, or any iterable of messages.
             ack_type: An `AcknowledgeType`. RENEW: the lock starts again when it is sent, and the
                 record comes back by a later poll, to be acknowledged again.
             delay_ms: RELEASE only: not delivered again before so many milliseconds; 0 leaves it to
@@ -113,7 +117,8 @@ class BaseShareConsumer(CallGuard, ABC):
             TypeError: Not a message, or not an integer.
             ValueError: A type that does not exist, coordinates that no record has, or details
                 that do not go with the type.
-            IllegalStateException: Implicit mode, a record that is not in flight, or closed.
+            IllegalStateException: Implicit mode, a record that is not in flight (its offset is
+                named), or closed.
         """
         if message.__class__ is ReceivedMessage and ack_type.__class__ is AcknowledgeType:
             # The short way of the common case: one byte per record.
@@ -124,7 +129,56 @@ class BaseShareConsumer(CallGuard, ABC):
                 if states[row] <= RENEW:
                     states[row] = ack_type
                     return
-        self._acknowledge(message, ack_type, delay_ms, reason)
+        if isinstance(message, Message) or not isinstance(message, Iterable):
+            self._acknowledge(message, ack_type, delay_ms, reason)
+        else:
+            self._acknowledge_all(message, ack_type, delay_ms, reason)
+
+    def _acknowledge_all(
+        self, messages: object, ack_type: object, delay_ms: object, reason: object
+    ) -> None:
+        self._check_open()
+        found = arguments.read_messages(messages)
+        kind = arguments.read_integer(ack_type)
+        with self._use():
+            runs = found._runs(self._token) if isinstance(found, Messages) else None
+            if runs is not None:
+                details = self._read_details("message", kind, delay_ms, reason)
+                for run in runs:
+                    row = unmarkable_row(*run)
+                    if row is not None:
+                        raise self._not_in_flight("message", *run[0].place_at(row))
+            else:
+                runs, details = self._runs_one_by_one(found, kind, delay_ms, reason)
+            for run in runs:
+                mark_rows(*run, kind, details)
+
+    def _runs_one_by_one(
+        self, messages: Iterable[Message], kind: int, delay_ms: object, reason: object
+    ) -> tuple[list[Run], AckDetails]:
+        """The rows of messages, checked in their order as `acknowledge` checks each alone."""
+        runs: list[Run] = []
+        details: AckDetails | None = None
+        for message in messages:
+            place = message.topic(), message.partition(), message.offset()
+            arguments.check_place("message", *place)
+            origin = self._origin(message)
+            details = details or self._read_details("message", kind, delay_ms, reason)
+            if origin is None or unmarkable_row(*origin, origin[1] + 1) is not None:
+                raise self._not_in_flight("message", *place)
+            columns, row = origin
+            if runs and runs[-1][0] is columns and runs[-1][2] == row:
+                runs[-1] = columns, runs[-1][1], row + 1
+            else:
+                runs.append((columns, row, row + 1))
+        return runs, details or self._read_details("message", kind, delay_ms, reason)
+
+    def _origin(self, message: Message) -> tuple[Columns, int] | None:
+        """The row of a message, if this consumer may acknowledge it."""
+        origin = origin_of(message)
+        if origin is None or origin[0].owner is not self._token:
+            origin = self._find(message.topic(), message.partition(), message.offset())
+        return origin
 
     def _acknowledge(
         self, message: object, ack_type: object, delay_ms: object, reason: object
@@ -133,12 +187,9 @@ class BaseShareConsumer(CallGuard, ABC):
         found = arguments.read_message(message)
         kind = arguments.read_integer(ack_type)
         with self._use():
-            topic, partition, offset = found.topic(), found.partition(), found.offset()
-            arguments.check_place("message", topic, partition, offset)
-            origin = origin_of(found)
-            if origin is None or origin[0].owner is not self._token:
-                origin = self._find(topic, partition, offset)
-            self._mark("message", origin, kind, delay_ms, reason)
+            place = found.topic(), found.partition(), found.offset()
+            arguments.check_place("message", *place)
+            self._mark("message", place, self._origin(found), kind, delay_ms, reason)
 
     def acknowledge_offset(
         self,
@@ -162,7 +213,7 @@ class BaseShareConsumer(CallGuard, ABC):
         kind = arguments.read_integer(ack_type)
         with self._use():
             arguments.check_place("offset", *place)
-            self._mark("offset", self._find(*place), kind, delay_ms, reason)
+            self._mark("offset", place, self._find(*place), kind, delay_ms, reason)
 
     def _find(
         self, topic: str | None, partition: int | None, offset: int | None
@@ -174,21 +225,31 @@ class BaseShareConsumer(CallGuard, ABC):
     def _mark(
         self,
         what: str,
+        place: tuple[str | None, int | None, int | None],
         origin: tuple[Columns, int] | None,
         kind: int,
         delay_ms: object,
         reason: object,
     ) -> None:
+        details = self._read_details(what, kind, delay_ms, reason)
+        if origin is None or not mark_row(*origin, kind, details):
+            raise self._not_in_flight(what, *place)
+
+    def _read_details(self, what: str, kind: int, delay_ms: object, reason: object) -> AckDetails:
+        """Checks an acknowledgement, whichever its record."""
         if not self._explicit:
             why = "share.acknowledgement.mode is implicit"
             raise IllegalStateException(arguments.bad_state_text(what, why))
         if kind not in AcknowledgeType.__members__.values():
             why = f"{arguments.INVALID_TEXT}: {kind} is no AcknowledgeType"
             raise ValueError(f"Failed to acknowledge {what}: {why}")
-        details = arguments.check_details(kind, delay_ms, reason)
-        if origin is None or not mark_row(*origin, kind, details):
-            why = "the record is not in flight"
-            raise IllegalStateException(arguments.bad_state_text(what, why))
+        return arguments.check_details(kind, delay_ms, reason)
+
+    def _not_in_flight(
+        self, what: str, topic: str | None, partition: int | None, offset: int | None
+    ) -> IllegalStateException:
+        why = f"the record is not in flight: {topic} [{partition}] offset {offset}"
+        return IllegalStateException(arguments.bad_state_text(what, why))
 
     def set_acknowledgement_commit_callback(
         self, callback: AcknowledgementCommitCallback | None
@@ -400,9 +461,7 @@ class BaseShareConsumer(CallGuard, ABC):
 
     def _in_flight(self, message: Message) -> tuple[Columns, int, Span]:
         """Finds a record of the last poll that was not acknowledged yet."""
-        origin = origin_of(message)
-        if origin is None or origin[0].owner is not self._token:
-            origin = self._find(message.topic(), message.partition(), message.offset())
+        origin = self._origin(message)
         state = SETTLED if origin is None else origin[0].states[origin[1]]
         if state == LOST:
             raise KafkaException(KafkaError(KafkaError.INVALID_RECORD_STATE))

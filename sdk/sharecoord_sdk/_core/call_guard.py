@@ -111,16 +111,30 @@ class CallGuard(ABC):
         if broke_off:
             self._is_half_done = False
 
-    @contextmanager
-    def _as_a_whole(self) -> Iterator[None]:
+    def _as_a_whole(self) -> _Whole:
         """Marks the block as half done while it runs.
 
         A signal's handler raises anywhere, and a thread can not always be started. The next call
         finds the mark that is left then, and has the coordinator compare locks anew.
         """
-        before, self._is_half_done = self._is_half_done, True
-        yield
-        self._is_half_done = before
+        return _Whole(self)
+
+
+class _Whole:
+    """The block of `_as_a_whole`. No generator, because a poll has several."""
+
+    __slots__ = ("_before", "_guarded")
+
+    def __init__(self, guarded: CallGuard) -> None:
+        self._guarded = guarded
+
+    def __enter__(self) -> None:
+        self._before = self._guarded._is_half_done
+        self._guarded._is_half_done = True
+
+    def __exit__(self, raised: type[BaseException] | None, *_: object) -> None:
+        if raised is None:
+            self._guarded._is_half_done = self._before
 
 
 def _after_fork() -> None:

@@ -8,9 +8,12 @@ slice assignment and finding what is left is one search, both at the speed of C.
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
+from weakref import ref
 
 from sharecoord_sdk._proto import share_types_pb2 as types_pb
 
@@ -92,6 +95,38 @@ class Lock(NamedTuple):
     stop: int
 
 
+class Payload:
+    """Keys and values of a batch: protobuf's message until somebody needs them.
+
+    Spans own it, messages do not: a message that the application keeps has its own key and value,
+    and those of its neighbours go when the last span of the batch goes.
+    """
+
+    __slots__ = ("__weakref__", "_batch", "keys", "values")
+
+    def __init__(self, batch: types_pb.RecordBatch) -> None:
+        self._batch: types_pb.RecordBatch | None = batch
+        self.keys: list[bytes | None] | None = None
+        self.values: list[bytes | None] = []
+
+    def unpack(self) -> types_pb.RecordBatch | None:
+        """Turns keys and values into Python lists; returns the message, the first time only."""
+        batch, self._batch = self._batch, None
+        if batch is None:
+            return None
+        self.values = list(batch.values)
+        if batch.null_values:
+            _blank(self.values, batch.null_values)
+        if batch.keys:
+            self.keys = list(batch.keys)
+            if batch.null_keys:
+                _blank(self.keys, batch.null_keys)
+        return batch
+
+
+_start_of = attrgetter("start")
+
+
 class Columns:
     """The records of one batch, by column, and the state of each of them."""
 
@@ -109,12 +144,13 @@ class Columns:
         # The consumer that may acknowledge these records; set when they are handed out.
         self.owner: object | None = None
         self._deltas: list[int] | None = list(batch.offset_deltas) or None
-        # The message of the wire, until the first record is handed out: what is only buffered
-        # costs no Python objects.
-        self._message: types_pb.RecordBatch | None = batch
-        self.keys: list[bytes | None] | None = None
-        self.values: list[bytes | None] = []
-        self._timestamps: list[int] = []
+        # What is only buffered costs no Python objects: see `unpack`. `_owned` until `spans` is
+        # called, then the spans are its owners.
+        self._owned: Payload | None = Payload(batch)
+        self._payload = ref(self._owned)
+        # Columns that few programs read, as they came; Python objects are made at the first look.
+        self._rest: types_pb.RecordBatch | None = None
+        self._timestamps: list[int] | None = None
         self._timestamp_type = batch.timestamp_type
         self._headers: dict[int, HeadersList] | None = None
         self.states = bytearray(self.count)
@@ -125,37 +161,55 @@ class Columns:
         # Row -> what its acknowledgement says beside its type, where it says something.
         self.details: dict[int, AckDetails] | None = None
         self.locks = [self._lock(bounds, received_at) for bounds in batch.ranges]
+        # First rows of the locks with records, ascending, and the locks: made at the first look.
+        self._by_row: tuple[list[int], list[Lock]] | None = None
 
     def _lock(self, bounds: types_pb.AcquiredRange, received_at: float) -> Lock:
-        return Lock(
-            bounds.first_offset,
-            bounds.last_offset,
-            bounds.delivery_count,
-            bounds.lock_token,
-            received_at + bounds.lock_remaining_ms / 1000,
-            self.row_from(bounds.first_offset),
-            self.row_from(bounds.last_offset + 1),
-        )
+        first, last = bounds.first_offset, bounds.last_offset
+        deadline = received_at + bounds.lock_remaining_ms / 1000
+        start, stop = first - self.base_offset, last + 1 - self.base_offset
+        if self._deltas is not None or not 0 <= start <= stop <= self.count:
+            start, stop = self.row_from(first), self.row_from(last + 1)
+        return Lock(first, last, bounds.delivery_count, bounds.lock_token, deadline, start, stop)
+
+    def spans(self) -> list[Span]:
+        """A span for each lock with records. From here on the payload lives as long as spans do."""
+        payload, self._owned = self.payload, None
+        return [
+            Span(self, lock, lock.start, lock.stop, payload)
+            for lock in self.locks
+            if lock.start < lock.stop
+        ]
+
+    @property
+    def payload(self) -> Payload | None:
+        """Keys and values; None when no span of the batch is left."""
+        return self._payload()
+
+    @property
+    def keys(self) -> list[bytes | None] | None:
+        """The keys; None when all are null, or when no span of the batch is left."""
+        payload = self._payload()
+        return None if payload is None else payload.keys
+
+    @property
+    def values(self) -> list[bytes | None]:
+        """The values; none when no span of the batch is left."""
+        payload = self._payload()
+        return [] if payload is None else payload.values
 
     def unpack(self) -> None:
-        """Turns the columns of the wire into Python lists, once."""
-        batch = self._message
+        """Turns keys and values of the wire into Python lists, once."""
+        payload = self._payload()
+        batch = None if payload is None else payload.unpack()
         if batch is None:
             return
-        self._message = None
-        self.values = list(batch.values)
-        if batch.null_values:
-            _blank(self.values, batch.null_values)
-        if batch.keys:
-            self.keys = list(batch.keys)
-            if batch.null_keys:
-                _blank(self.keys, batch.null_keys)
-        self._timestamps = list(batch.timestamps_ms)
-        if batch.headers:
-            self._headers = {
-                row.index: [(h.key, h.value if h.HasField("value") else None) for h in row.headers]
-                for row in batch.headers
-            }
+        if batch.timestamps_ms or batch.headers:
+            # A copy at the speed of C, so that the message of the wire, with the values, can go.
+            self._rest = types_pb.RecordBatch()
+            self._rest.timestamps_ms.MergeFrom(batch.timestamps_ms)
+            if batch.headers:
+                self._rest.headers.MergeFrom(batch.headers)
         if batch.checkpoints:
             self.checkpoints = {each.index: each.data for each in batch.checkpoints}
 
@@ -178,8 +232,25 @@ class Columns:
             return self.base_offset + row
         return self.base_offset + self._deltas[row]
 
+    def offsets_of(self, start: int, stop: int) -> Iterable[int]:
+        """The offsets of rows [start, stop) as the application knows them."""
+        if self.key.lane:
+            return [self.source_at(row)[1] for row in range(start, stop)]
+        if self._deltas is None:
+            return range(self.base_offset + start, self.base_offset + stop)
+        return [self.base_offset + delta for delta in self._deltas[start:stop]]
+
     def headers_at(self, row: int) -> HeadersList | None:
-        return None if self._headers is None else self._headers.get(row)
+        headers = self._headers
+        if headers is None:
+            found = () if self._rest is None else self._rest.headers
+            headers = self._headers = {
+                each.index: [
+                    (one.key, one.value if one.HasField("value") else None) for one in each.headers
+                ]
+                for each in found
+            }
+        return headers.get(row)
 
     def source_at(self, row: int) -> tuple[int, int]:
         """Partition and offset of a row as the application knows them.
@@ -189,6 +260,10 @@ class Columns:
         found = source_of(self.headers_at(row)) if self.key.lane else None
         return found or (self.partition, self.offset_at(row))
 
+    def place_at(self, row: int) -> tuple[str, int, int]:
+        """Topic, partition and offset of a row as the application knows them."""
+        return (self.topic, *self.source_at(row))
+
     def checkpoint_at(self, row: int) -> bytes | None:
         return None if self.checkpoints is None else self.checkpoints.get(row)
 
@@ -197,16 +272,26 @@ class Columns:
 
     def timestamp_at(self, row: int) -> tuple[int, int]:
         """Kind and milliseconds of a row's time; (0, 0) when the record carries none."""
-        if self._timestamp_type == 0 or not self._timestamps:
+        times = self._timestamps
+        if times is None:
+            times = [] if self._rest is None else list(self._rest.timestamps_ms)
+            self._timestamps = times
+        if self._timestamp_type == 0 or not times:
             return (0, 0)
-        return (self._timestamp_type, self._timestamps[row])
+        return (self._timestamp_type, times[row])
 
     def span_at(self, row: int) -> Span | None:
         lock = self.lock_at(row)
-        return None if lock is None else Span(self, lock, row, row + 1)
+        return None if lock is None else Span(self, lock, row, row + 1, self.payload)
 
     def lock_at(self, row: int) -> Lock | None:
-        return next((lock for lock in self.locks if lock.start <= row < lock.stop), None)
+        found = self._by_row
+        if found is None:
+            # In order of offset already, unless a coordinator broke its word.
+            locks = sorted((lock for lock in self.locks if lock.start < lock.stop), key=_start_of)
+            found = self._by_row = [lock.start for lock in locks], locks
+        at = bisect_right(found[0], row) - 1
+        return found[1][at] if at >= 0 and row < found[1][at].stop else None
 
     def delivery_count_at(self, row: int) -> int | None:
         lock = self.lock_at(row)
@@ -233,12 +318,16 @@ class HandOut:
         given, rest = [], []
         left = self.given
         for span in self.spans:
-            middle = span.start + min(left, len(span))
-            left -= middle - span.start
-            if span.start < middle:
+            size = span.stop - span.start
+            if size <= left:
+                given.append(span)
+            elif left:
+                middle = span.start + left
                 given.append(span.within(span.start, middle))
-            if middle < span.stop:
                 rest.append(span.within(middle, span.stop))
+            else:
+                rest.append(span)
+            left -= min(left, size)
         return given, rest
 
 
@@ -253,12 +342,17 @@ def _blank(column: list[Any], null_bits: bytes) -> None:
 
 @dataclass(slots=True, eq=False)
 class Span:
-    """A run of rows under one lock: the unit of buffering, handing out and acknowledging."""
+    """A run of rows under one lock: the unit of buffering, handing out and acknowledging.
+
+    Several lists may have the same span; only a worker's lease changes one, its own.
+    """
 
     columns: Columns
     lock: Lock
     start: int
     stop: int
+    #: Kept so that it lives as long as the span.
+    payload: Payload | None = None
 
     def __len__(self) -> int:
         return self.stop - self.start
@@ -286,12 +380,6 @@ class Span:
         """The span's part of the bytes of its batch, rounded down."""
         return self.columns.credit_bytes * len(self) // self.columns.count
 
-    def cut(self, rows: int) -> Span:
-        """Takes the first rows off and returns them as a span of their own."""
-        head = Span(self.columns, self.lock, self.start, self.start + rows)
-        self.start += rows
-        return head
-
     def sources(self) -> dict[tuple[str, int], set[int]]:
         """The span's records as the application knows them: offsets by topic and partition."""
         columns = self.columns
@@ -305,7 +393,7 @@ class Span:
 
     def within(self, start: int, stop: int) -> Span:
         """The same lock over fewer rows."""
-        return Span(self.columns, self.lock, start, stop)
+        return Span(self.columns, self.lock, start, stop, self.payload)
 
     def mark(self, state: int) -> None:
         self.columns.states[self.start : self.stop] = bytes((state,)) * len(self)
@@ -353,3 +441,15 @@ def own_headers(headers: HeadersList | None) -> HeadersList | None:
     """The headers that the record had before it became a letter; None without any."""
     own = [each for each in headers or () if not each[0].startswith(_PREFIXES)]
     return own or None
+
+
+def joined(spans: Iterable[Span]) -> Iterator[tuple[Columns, int, int, list[Span]]]:
+    """Runs of spans that follow one another in a batch: its rows [start, stop), and the spans."""
+    run: list[Span] = []
+    for span in spans:
+        if run and not (span.columns is run[0].columns and span.start == run[-1].stop):
+            yield run[0].columns, run[0].start, run[-1].stop, run
+            run = []
+        run.append(span)
+    if run:
+        yield run[0].columns, run[0].start, run[-1].stop, run

@@ -10,7 +10,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from sharecoord_sdk._proto import share_service_pb2 as service_pb
 from sharecoord_sdk._proto import share_types_pb2 as types_pb
@@ -353,26 +353,28 @@ class ConsumerCore:
         """Reads one message. An older stream's messages are ignored: its locks were compared."""
         if generation != self.link.generation:
             return
-        if response.HasField("joined"):
-            self._joined(response.joined, received_at)
-        if response.batches:
-            self._batches(response.batches, received_at)
-        for notice in response.taken_back:
+        # One look at all fields: most messages have one.
+        said: dict[str, Any] = {field.name: value for field, value in response.ListFields()}
+        if "joined" in said:
+            self._joined(said["joined"], received_at)
+        if "batches" in said:
+            self._batches(said["batches"], received_at)
+        for notice in said.get("taken_back", ()):
             self.locks.lose(taken_ranges(notice))
             ended = notice.reason == service_pb.TAKEN_BACK_REASON_LOCK_ENDED
             self._is_waited_for = self._is_waited_for or ended
-        for result in response.results:
+        for result in said.get("results", ()):
             self._answered(result, received_at)
-        if response.HasField("assignment"):
-            self._take_assignment(response.assignment, received_at)
-        for warning in response.lock_warnings:
+        if "assignment" in said:
+            self._take_assignment(said["assignment"], received_at)
+        for warning in said.get("lock_warnings", ()):
             place = f"{warning.partition.topic} [{warning.partition.partition}]"
             offsets = f"{warning.first_offset}..{warning.last_offset}"
             left = f"{warning.lock_remaining_ms} ms"
             self._note(logging.DEBUG, f"locks on {place} {offsets} end in {left}")
-        if response.HasField("drain"):
-            self._draining(response.drain, received_at)
-        self._left = self._left or response.left
+        if "drain" in said:
+            self._draining(said["drain"], received_at)
+        self._left = self._left or "left" in said
 
     def _take_assignment(self, assignment: service_pb.Assignment, now: float) -> None:
         self.assigned = {each.topic: list(each.partitions) for each in assignment.topics}
@@ -404,12 +406,9 @@ class ConsumerCore:
         unwanted = False
         for batch in batches:
             key = PartitionKey.of(batch.partition)
-            count = batch.record_count
-            if not count or len(batch.values) != count:
-                text = (
-                    f"malformed batch of {key.topic} [{key.partition}]: {count} records,"
-                    f" {len(batch.values)} values"
-                )
+            problem = _problem_of(batch)
+            if problem:
+                text = f"malformed batch of {key.topic} [{key.partition}]: {problem}"
                 self._error = KafkaError(KafkaError._BAD_MSG, text)
                 continue
             columns = Columns(batch, key, received_at)
@@ -636,3 +635,18 @@ class ConsumerCore:
 
     def _note(self, level: int, text: str, error: KafkaError | None = None) -> None:
         self.notices.append(Notice(level, text, error))
+
+
+def _problem_of(batch: types_pb.RecordBatch) -> str:
+    """Says which column has not an entry for each record; "" = none."""
+    count, values = batch.record_count, len(batch.values)
+    if not count or values != count:
+        return f"{count} records, {values} values"
+    for name, entries in (
+        ("keys", len(batch.keys)),
+        ("timestamps", len(batch.timestamps_ms)),
+        ("offset deltas", len(batch.offset_deltas)),
+    ):
+        if entries not in (0, count):
+            return f"{count} records, {entries} {name}"
+    return ""

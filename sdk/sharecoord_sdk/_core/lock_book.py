@@ -24,6 +24,7 @@ from .columns import (
     HandOut,
     PartitionKey,
     Span,
+    joined,
 )
 from .credit import StreamCredit
 from .held import merged, one_range_per_lock, split_by_room
@@ -62,11 +63,9 @@ class LockBook:
         if self._failed_returns:
             # A record that is delivered again was back.
             self._failed_returns = [b for b in self._failed_returns if not _is_in(b.span, columns)]
-        covered = 0
-        for lock in columns.locks:
-            if lock.start < lock.stop:
-                self._buffer.append(Span(columns, lock, lock.start, lock.stop))
-                covered += lock.stop - lock.start
+        spans = columns.spans()
+        self._buffer.extend(spans)
+        covered = sum(span.stop - span.start for span in spans)
         if covered < columns.count:
             missing = columns.count - covered
             self.credit.remove(missing, columns.credit_bytes * missing // columns.count)
@@ -102,13 +101,17 @@ class LockBook:
                 if turns is not None:
                     turns.hold_back(span)
                 continue
+            size = span.stop - span.start
             if turns is not None and not is_renewed:
                 picked, left = turns.pick(span, limit)
-            elif len(span) > limit:
-                picked, left = [span.cut(limit)], [span]
+                size = sum(map(len, picked))
+            elif size > limit:
+                size, middle = limit, span.start + limit
+                picked = [span.within(span.start, middle)]
+                left = [span.within(middle, span.stop)]
             else:
                 picked, left = [span], []
-            limit -= sum(map(len, picked))
+            limit -= size
             spans += picked
             waiting += left
         source.extendleft(reversed(waiting))
@@ -117,13 +120,14 @@ class LockBook:
         return self._hand_out(spans, owner, is_renewed=is_renewed), expired
 
     def _hand_out(self, spans: list[Span], owner: object, *, is_renewed: bool) -> HandOut:
-        for span in spans:
-            span.columns.unpack()
-            span.columns.owner = owner
-            if is_renewed:
+        for columns in {span.columns: None for span in spans}:
+            columns.unpack()
+            columns.owner = owner
+        if is_renewed:
+            for span in spans:
                 span.mark(IN_FLIGHT)
-            else:
-                self.credit.remove(len(span), span.credit_bytes)
+        else:
+            self.credit.remove(*_size(spans))
         hand_out = HandOut(_in_order(spans), is_renewed=is_renewed)
         if spans:
             self._hand_outs.append(hand_out)
@@ -201,7 +205,26 @@ class LockBook:
         ranges: list[AckRange] = []
         lost: list[Span] = []
         kept: list[Span] = []
-        for span in self.in_flight:
+        for columns, start, stop, spans in joined(self.in_flight):
+            states, size = columns.states, stop - start
+            first = states[start]
+            kind = ACCEPT if accept_rest and first == IN_FLIGHT else first
+            plain = ACCEPT <= kind < RENEW and not columns.details
+            if plain and states.count(first, start, stop) == size:
+                # The common case: one word about all of them.
+                ranges += [AckRange(span, kind) for span in spans]
+                states[start:stop] = bytes((SETTLED,)) * size
+                continue
+            kept += self._collect_each(spans, ranges, lost, accept_rest=accept_rest)
+        self.in_flight = kept
+        return ranges, lost
+
+    def _collect_each(
+        self, spans: list[Span], ranges: list[AckRange], lost: list[Span], *, accept_rest: bool
+    ) -> list[Span]:
+        """Adds what was acknowledged to the lists; returns the spans that the application keeps."""
+        kept: list[Span] = []
+        for span in spans:
             keep = False
             for state, run in span.runs():
                 if state == IN_FLIGHT and accept_rest:
@@ -219,8 +242,7 @@ class LockBook:
                     keep = True
             if keep:
                 kept.append(span)
-        self.in_flight = kept
-        return ranges, lost
+        return kept
 
     def settle_renewals(self, renewed: Iterable[Span], failed: Iterable[Span]) -> None:
         """Keeps renewed records for the next poll; those whose renewal failed are gone."""
@@ -363,7 +385,7 @@ class LockBook:
 def _size(spans: Iterable[Span]) -> tuple[int, int]:
     records = size_bytes = 0
     for span in spans:
-        records += len(span)
+        records += span.stop - span.start
         size_bytes += span.credit_bytes
     return records, size_bytes
 
@@ -416,9 +438,11 @@ def _in_order(spans: list[Span]) -> list[Span]:
     if len(spans) < 2:
         return spans
     rank: dict[PartitionKey, int] = {}
+    ranks: dict[Columns, int] = {}
     for span in spans:
-        rank.setdefault(span.columns.key, len(rank))
-    return sorted(spans, key=lambda span: (rank[span.columns.key], span.first_offset))
+        if span.columns not in ranks:
+            ranks[span.columns] = rank.setdefault(span.columns.key, len(rank))
+    return sorted(spans, key=lambda span: (ranks[span.columns], span.first_offset))
 
 
 def _with_details(run: Span, kind: int) -> list[AckRange]:

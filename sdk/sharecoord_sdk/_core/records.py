@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import total_ordering
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, overload
 
-from .columns import Columns, HandOut, Span, own_headers
+from .columns import Columns, HandOut, Span, joined, own_headers
 from .errors import IllegalStateException, KafkaError
 
 if TYPE_CHECKING:
@@ -92,8 +93,6 @@ class OwnFields:
     #: Nobody: only rows of a batch can be acknowledged the short way.
     owner: ClassVar[object] = None
 
-    keys: list[Any]
-    values: list[Any]
     topic: Any = None
     partition: int | None = None
     offset: int | None = None
@@ -106,6 +105,8 @@ class OwnFields:
     checkpoint: bytes | None = None
     #: The row that this was copied from, so that it can still be acknowledged.
     origin: tuple[Columns, int] | None = None
+    #: The dead letter that it was; only of copies, others have their row.
+    redriven: tuple[str, int, int] | None = None
 
     def offset_at(self, row: int) -> int | None:
         return self.offset
@@ -134,10 +135,12 @@ class Message(Generic[K, V]):
     has length 0 when its value is null or empty, as in the twin: test `error()`, not the message.
     """
 
-    __slots__ = ("_row", "_source")
+    __slots__ = ("_key", "_row", "_source", "_value")
 
     _source: Columns | OwnFields
     _row: int
+    _key: Any
+    _value: Any
 
     def __init__(
         self,
@@ -158,9 +161,9 @@ class Message(Generic[K, V]):
             timestamp = (TIMESTAMP_NOT_AVAILABLE, 0)
         elif not isinstance(timestamp, tuple) or len(timestamp) != 2:
             raise TypeError("timestamp must be a tuple of (int, int)")
+        self._key = key
+        self._value = value
         self._source = OwnFields(
-            [key],
-            [value],
             topic,
             None if partition is None else operator.index(partition),
             None if offset is None else operator.index(offset),
@@ -188,20 +191,19 @@ class Message(Generic[K, V]):
 
     def key(self) -> Any:
         """The key as bytes (or what a deserializer made of it); None when it is null."""
-        keys = self._source.keys
-        return None if keys is None else keys[self._row]
+        return self._key
 
     def value(self) -> Any:
         """The value as bytes (or what a deserializer made of it); None when it is null."""
-        return self._source.values[self._row]
+        return self._value
 
     def deserialized_key(self) -> K | None:
         """The same, with the type that a deserializer makes."""
-        return self.key()  # type: ignore[no-any-return]
+        return self._key  # type: ignore[no-any-return]
 
     def deserialized_value(self) -> V | None:
         """The same, with the type that a deserializer makes."""
-        return self.value()  # type: ignore[no-any-return]
+        return self._value  # type: ignore[no-any-return]
 
     def headers(self) -> Any:
         """List of (name, bytes or None), or None when there are none."""
@@ -236,7 +238,8 @@ class Message(Generic[K, V]):
         All else of a redriven record is as before it became a dead letter: where it came from, and
         its own headers.
         """
-        return None
+        source = self._source
+        return source.redriven if isinstance(source, OwnFields) else None
 
     def checkpoint_data(self) -> bytes | None:
         """The checkpoint of this or an earlier delivery; None without one."""
@@ -272,6 +275,31 @@ class Message(Generic[K, V]):
             )
         return columns.owner.keep(columns, row, read_checkpoint(data))
 
+    def copy(self) -> Message[K, V]:
+        """The same message with nothing of its batch, to be kept for long.
+
+        A message that is kept holds its own key and value, and beside them the headers, times and
+        locks of all records of its batch (up to some thousand); a copy holds its own alone. Until
+        the next poll it can be acknowledged in the place of the message. A handler's `checkpoint`
+        needs the message itself.
+        """
+        own = OwnFields(
+            self.topic(),
+            self.partition(),
+            self.offset(),
+            self.headers(),
+            self.error(),
+            self.timestamp(),
+            self.latency(),
+            self.leader_epoch(),
+            self.delivery_count(),
+            self.checkpoint_data(),
+            redriven=self.redriven(),
+        )
+        made: Message[K, V] = Message.__new__(Message)
+        made._source, made._row, made._key, made._value = own, 0, self._key, self._value
+        return made
+
     def set_topic(self, topic: Any) -> None:
         """Changes the topic of this object."""
         own = self._own()
@@ -280,11 +308,11 @@ class Message(Generic[K, V]):
 
     def set_key(self, key: Any) -> None:
         """Changes the key of this object."""
-        self._own().keys[0] = key
+        self._key = key
 
     def set_value(self, value: Any) -> None:
         """Changes the value of this object."""
-        self._own().values[0] = value
+        self._value = value
 
     def set_headers(self, headers: Any) -> None:
         """Changes the headers of this object."""
@@ -300,8 +328,6 @@ class Message(Generic[K, V]):
         if isinstance(source, OwnFields):
             return source
         own = OwnFields(
-            [self.key()],
-            [self.value()],
             source.topic,
             self.partition(),
             self.offset(),
@@ -320,7 +346,7 @@ class Message(Generic[K, V]):
         return (*place, *payload, self.timestamp(), self.latency(), self.leader_epoch())
 
     def __len__(self) -> int:
-        value = self.value()
+        value = self._value
         return 0 if value is None else len(value)
 
     def __eq__(self, other: object) -> bool:
@@ -344,9 +370,11 @@ class ReceivedMessage(Message[K, V]):
 
     __slots__ = ()
 
-    def __init__(self, source: Columns, row: int) -> None:
+    def __init__(self, source: Columns, row: int, value: Any, key: Any) -> None:
         self._source = source
         self._row = row
+        self._value = value
+        self._key = key
 
 
 class RedrivenMessage(ReceivedMessage[K, V]):
@@ -383,13 +411,20 @@ class RedrivenMessage(ReceivedMessage[K, V]):
 
 
 def message_at(columns: Columns, row: int) -> Message[Any, Any]:
-    return (RedrivenMessage if columns.key.lane else ReceivedMessage)(columns, row)
+    """The message of a row of a batch, of which a span is left."""
+    keys = columns.keys
+    make = RedrivenMessage if columns.key.lane else ReceivedMessage
+    return make(columns, row, columns.values[row], None if keys is None else keys[row])
 
 
 def messages_of(columns: Columns, start: int, stop: int) -> list[Message[Any, Any]]:
-    """The messages of rows [start, stop) of a batch."""
+    """The messages of rows [start, stop) of a batch, of which a span is left."""
     make = RedrivenMessage if columns.key.lane else ReceivedMessage
-    return [make(columns, row) for row in range(start, stop)]
+    keys = columns.keys
+    own_keys = repeat(None) if keys is None else keys[start:stop]
+    rows = range(start, stop)
+    own_values = columns.values[start:stop]
+    return list(map(make, repeat(columns), rows, own_values, own_keys))  # type: ignore[arg-type]
 
 
 def origin_of(message: Message[Any, Any]) -> tuple[Columns, int] | None:
@@ -400,8 +435,19 @@ def origin_of(message: Message[Any, Any]) -> tuple[Columns, int] | None:
     return source.origin
 
 
+_key_of: Final[Callable[[Any], Any]] = operator.attrgetter("_key")
+_value_of: Final[Callable[[Any], Any]] = operator.attrgetter("_value")
+
+#: Rows [start, stop) of a batch.
+Run = tuple[Columns, int, int]
+
+
 class Messages(Generic[K, V]):
-    """The messages of one poll: a read-only sequence, made into objects at the first look."""
+    """The messages of one poll: a read-only sequence, made into objects at the first look.
+
+    A program that wants no more than the values, say, takes `values()`: then no object is made per
+    record. The three columns have an entry for each message, in the order of the messages.
+    """
 
     def __init__(self, messages: Iterable[Message[K, V]] = ()) -> None:
         self._records: list[Message[K, V]] | None = list(messages)
@@ -422,10 +468,50 @@ class Messages(Generic[K, V]):
         records = self._records
         if records is None:
             records = []
-            for span in self._spans:
-                records += messages_of(span.columns, span.start, span.stop)
+            for columns, start, stop, _ in joined(self._spans):
+                records += messages_of(columns, start, stop)
             self._records, self._spans = records, ()
         return records
+
+    def _runs(self, owner: object) -> list[Run] | None:
+        """The rows that a poll of this consumer returned, or None: they are no poll's of it."""
+        runs = [(columns, start, stop) for columns, start, stop, _ in joined(self._hand_out.spans)]
+        is_all = sum(stop - start for _, start, stop in runs) == self._count
+        return runs if is_all and all(run[0].owner is owner for run in runs) else None
+
+    def values(self) -> list[V | None]:
+        """The values: what `value()` of each message gives, None for null.
+
+        Of a record that can not be deserialized: its bytes; its message has an `error()`.
+        """
+        if self._records is not None:
+            return list(map(_value_of, self._records))
+        found: list[Any] = []
+        for columns, start, stop, _ in joined(self._spans):
+            found += columns.values[start:stop]
+        return found
+
+    def keys(self) -> list[K | None]:
+        """The keys: what `key()` of each message gives, None for null."""
+        if self._records is not None:
+            return list(map(_key_of, self._records))
+        found: list[Any] = []
+        for columns, start, stop, _ in joined(self._spans):
+            keys = columns.keys
+            found += [None] * (stop - start) if keys is None else keys[start:stop]
+        return found
+
+    def offsets(self) -> list[int | None]:
+        """The offsets: what `offset()` of each message gives.
+
+        They are of one partition, or of several, one after the other.
+        """
+        if self._records is not None:
+            return [message.offset() for message in self._records]
+        found: list[int | None] = []
+        for columns, start, stop, _ in joined(self._spans):
+            found += columns.offsets_of(start, stop)
+        return found
 
     def records(self) -> list[Message[K, V]]:
         """A copy of the messages as a list."""

@@ -67,6 +67,8 @@ class Binding:
     read: ValueReader | None = None
     #: What the value is read as.
     kind: Any = None
+    #: Whether the messages of a batch come as `Messages`, because the hint says so.
+    as_messages: bool = False
 
     @property
     def text(self) -> str:
@@ -79,11 +81,13 @@ class Binding:
         self, function: Callable[..., Any], *, is_async: bool, ordering: str | None = None
     ) -> Callable[[Any], Any]:
         """The function as a function of the message (of batches: the messages) alone."""
-        if self.read is None:
+        if self.read is None and not self.as_messages:
             return function
 
         def prepared(given: Any) -> tuple[tuple[Any, ...] | None, Callable[[Any], Any]]:
             """Arguments (None: nothing can be read), and what completes the result."""
+            if self.read is None:
+                return (Messages(given),), lambda result: result
             if not self.is_batch:
                 return self._arguments(given, self._value(given)), lambda result: result
             found = read_batch(given, self._value, ordering)
@@ -108,6 +112,8 @@ class Binding:
         return call
 
     def _arguments(self, message: Any, value: Any) -> tuple[Any, ...]:
+        if self.as_messages:
+            message = Messages(message)
         return (message, value) if self.with_message else (value,)
 
     def _value(self, message: Message) -> Any:
@@ -164,16 +170,17 @@ def bind(
         read = _reader(value, name, "value=", is_batch=is_batch)
         return Binding(is_batch, on_bad_value, with_message=False, read=read, kind=value)
     hints = [_hint(function, each.annotation) for each in wanted]
+    as_messages = is_batch and _is_messages(hints[0])
     if is_batch:
         hints = [
             _hint(function, _item(hint, name, each))
             for hint, each in zip(hints, wanted, strict=True)
         ]
     if not _takes_value(name, wanted, hints, value, is_batch=is_batch):
-        return Binding(is_batch, on_bad_value)
+        return Binding(is_batch, on_bad_value, as_messages=as_messages)
     kind = hints[-1] if value is None else value
     read = _reader(kind, name, f"parameter {wanted[-1].name!r}", is_batch=is_batch)
-    return Binding(is_batch, on_bad_value, len(wanted) == 2, read, kind)
+    return Binding(is_batch, on_bad_value, len(wanted) == 2, read, kind, as_messages)
 
 
 def _takes_value(
@@ -303,6 +310,16 @@ def _is_message(hint: Any, *, by_name: bool = False) -> bool:
     if typing.get_origin(hint) in _UNIONS:
         return Message in typing.get_args(hint)
     return isinstance(hint, type) and issubclass(hint, Message)
+
+
+def _is_messages(hint: Any) -> bool:
+    """Whether a hint of a batch says `Messages`."""
+    if typing.get_origin(hint) is typing.Annotated:
+        hint = typing.get_args(hint)[0]
+    if isinstance(hint, _UnresolvedHint):
+        name = hint.text.partition("[")[0].rpartition(".")[2]
+        return name.strip("'\"") == Messages.__name__
+    return (typing.get_origin(hint) or hint) is Messages
 
 
 def check_on_bad_value(found: Any) -> None:
