@@ -42,7 +42,7 @@ class Part(NamedTuple):
     previous_delta: int
     end: int
     """Of the records in `data`."""
-    count: int
+    count: int  # type: ignore[assignment]  # tuple.count is of no use here
     """Records of the whole batch, as its header says."""
     base_offset: int
     last_delta: int
@@ -64,7 +64,7 @@ class Fields(NamedTuple):
     null_keys: int
     null_values: int
     headers: int
-    index: int
+    index: int  # type: ignore[assignment]  # tuple.index is of no use here
     entries: int
     name: int
     value: int
@@ -138,8 +138,7 @@ def encode(parts: Sequence[Part], fields: Fields) -> Encoded:
     if None in values:
         null_bits += _field(fields.null_values, _null_bits(values))
     out += null_bits
-    for index, each in headers:
-        out += _field(fields.headers, _encoded_headers(fields, index, each))
+    _put_headers(out, fields, headers)
     cursors = [reader.cursor for reader in readers]
     return b"".join(out), len(offsets), first, last, payload, cursors
 
@@ -155,8 +154,9 @@ class _Reader:
     """Reads the wanted records of a part into columns.
 
     `_usual` reads what nearly all records look like, without a call and without a look at what can
-    not be: it takes a record only if its fields end exactly where the record does. All others are
-    for `_unusual`, which has every check and every text.
+    not be: it takes a record only if its fields end exactly where the record does. A field that
+    reaches beyond the record makes the ends differ; so does a size of three bytes that is taken for
+    two, as no record there has 8 kB. All others are for `_unusual`, which has every check and text.
     """
 
     __slots__ = (
@@ -240,11 +240,7 @@ class _Reader:
         self._window_end = len(self._window)
 
     def _usual(self) -> bool:  # noqa: C901 - a call per field would cost more than the field
-        """Reads records while they are whole in the window (else False), and look usual.
-
-        What is not looked at: a field that reaches beyond its record makes the ends differ; so does
-        a size of three bytes that is taken for two, as no record here has 8 kB.
-        """
+        """Reads records while they are whole in the window (else False), and look usual."""
         window, end, count = self._window, self._window_end, self._count
         first, top = self._first, min(self._last, 2 * self._last_delta)
         at, row, previous = self._at - self._window_at, self._row, self._previous
@@ -298,11 +294,7 @@ class _Reader:
                     elif size != 1:
                         return True
                     if p + 1 != stop or window[p]:
-                        found, p = _read_headers(window, p, stop)
-                        if p != stop:
-                            return True
-                        if found:
-                            self._headers[len(values)] = found
+                        self._add_headers(window, p, stop)
                     if keys is not None:
                         keys.append(key)
                     add_delta(delta)
@@ -341,20 +333,33 @@ class _Reader:
         if delta >= self._first:
             key, at = _sized(data, at, end, "its key is longer than the record")
             value, at = _sized(data, at, end, "its value is longer than the record")
-            headers, at = _read_headers(data, at, end)
-            if at != end:
-                raise _WrongError("it has bytes behind its headers")
+            self._add_headers(data, at, end)
             if key is not None and self._keys is None:
                 self._keys = [None] * len(self._values)
             if self._keys is not None:
                 self._keys.append(key)
-            if headers:
-                self._headers[len(self._values)] = headers
             self._deltas.append(delta)
             self._times.append(time)
             self._values.append(value)
         self._at, self._row, self._previous = end, self._row + 1, delta
         return True
+
+    def _add_headers(self, data: bytes | memoryview, at: int, end: int) -> None:
+        """Reads the headers of the record that comes next in the columns."""
+        count, at = _read(data, at, end, "its number of headers is not possible")
+        if not 0 <= count <= end - at:
+            raise _WrongError("its number of headers is not possible")
+        found: Headers = []
+        for _ in range(count):
+            name, at = _sized(data, at, end, "the name of a header is longer than the record")
+            if name is None:
+                raise _WrongError("the name of a header is null")
+            value, at = _sized(data, at, end, "the value of a header is longer than the record")
+            found.append((name.decode(errors="surrogateescape"), value))
+        if at != end:
+            raise _WrongError("it has bytes behind its headers")
+        if found:
+            self._headers[len(self._values)] = found
 
 
 class _WrongError(Exception):
@@ -390,20 +395,6 @@ def _sized(data: bytes | memoryview, at: int, end: int, wrong: str) -> tuple[byt
     if size > end - at:
         raise _WrongError(wrong)
     return bytes(data[at : at + size]), at + size
-
-
-def _read_headers(data: bytes | memoryview, at: int, end: int) -> tuple[Headers, int]:
-    count, at = _read(data, at, end, "its number of headers is not possible")
-    if not 0 <= count <= end - at:
-        raise _WrongError("its number of headers is not possible")
-    headers: Headers = []
-    for _ in range(count):
-        name, at = _sized(data, at, end, "the name of a header is longer than the record")
-        if name is None:
-            raise _WrongError("the name of a header is null")
-        value, at = _sized(data, at, end, "the value of a header is longer than the record")
-        headers.append((name.decode(errors="surrogateescape"), value))
-    return headers, at
 
 
 # -- columns in protobuf's encoding ----------------------------------------------------------------
@@ -461,14 +452,26 @@ def _null_bits(column: Sequence[bytes | None]) -> bytes:
     return bytes(bits)
 
 
-def _encoded_headers(fields: Fields, index: int, headers: Headers) -> bytes:
-    out: list[bytes] = []
-    if index:
-        out += _varint(fields.index << 3), _varint(index)
-    for name, value in headers:
+class _Names(dict[str, bytes]):
+    """The names of headers as fields: a topic has few of them."""
+
+    def __init__(self, field: int) -> None:
+        super().__init__()
+        self._field = field
+
+    def __missing__(self, name: str) -> bytes:
         text = name.encode(errors="surrogateescape").decode(errors="backslashreplace")
-        entry = b"".join(_field(fields.name, text.encode()))
-        if value is not None:
-            entry += b"".join(_field(fields.value, value))
-        out += _field(fields.entries, entry)
-    return b"".join(out)
+        made = self[name] = b"".join(_field(self._field, text.encode()))
+        return made
+
+
+def _put_headers(out: list[bytes], fields: Fields, headers: list[tuple[int, Headers]]) -> None:
+    records, entries, values = map(_Heads, (fields.headers, fields.entries, fields.value))
+    names = _Names(fields.name)
+    for index, each in headers:
+        pieces = [_varint(fields.index << 3), _varint(index)] if index else []
+        for name, value in each:
+            entry = names[name] if value is None else names[name] + values[len(value)] + value
+            pieces += entries[len(entry)], entry
+        content = b"".join(pieces)
+        out += records[len(content)], content
