@@ -36,7 +36,7 @@ class Part(NamedTuple):
     """
 
     data: bytes | bytearray | memoryview
-    """Decompressed."""
+    """Decompressed. Nobody may write to it during a call."""
     position: int
     row: int
     previous_delta: int
