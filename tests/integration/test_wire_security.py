@@ -39,7 +39,7 @@ LISTENERS = {
     "SHORT": "SASL_SSL",
 }
 KEY_PASSWORD = "s3cret"
-SESSION_S = 2.0
+SESSION_S = 3.0
 _MODULES = "org.apache.kafka.common.security"
 
 
@@ -288,7 +288,7 @@ async def test_sessions_are_renewed_under_load_and_no_request_is_lost(cluster: C
     async with linked(cluster.endpoint("SHORT"), security) as broker:
         connection = await broker.connected()
         loop = asyncio.get_running_loop()
-        end_s = loop.time() + 2.5 * SESSION_S
+        end_s = loop.time() + 2 * SESSION_S
 
         async def load() -> int:
             count = 0
