@@ -335,15 +335,19 @@ class Fetcher:
 
     def _heed_advice(self, fetching: Fetching, node: int) -> None:
         """Reads at the replica that the leader names (KIP-392), for a while."""
+        if node in (NO_LEADER, fetching.replica):
+            return
+        if node not in self.cluster.nodes:
+            self.renew([fetching])
+            return
         loop = asyncio.get_running_loop()
-        if node not in (NO_LEADER, fetching.replica):
-            if node not in self.cluster.nodes:
-                self.renew([fetching])
-                return
-            fetching.replica = node
-            fetching.replica_until_s = loop.time() + self.options.replica_age_s
-            self._route(fetching)
-        elif fetching.replica != NO_LEADER and loop.time() >= fetching.replica_until_s:
+        fetching.replica = node
+        fetching.replica_until_s = loop.time() + self.options.replica_age_s
+        loop.call_at(fetching.replica_until_s, self._advice_ended, fetching)
+        self._route(fetching)
+
+    def _advice_ended(self, fetching: Fetching) -> None:
+        if not (fetching.closed or fetching.held or fetching.replica == NO_LEADER):
             self._route(fetching)
 
     def _unknown(self, fetching: Fetching) -> None:

@@ -168,9 +168,9 @@ def _endpoint(key: str, text: str) -> Endpoint:
     """`host`, `host:port`, `[::1]:port`; librdkafka allows a protocol before it."""
     address = text.rpartition("://")[2]
     if address.startswith("["):
-        host, _, rest = address[1:].partition("]")
+        host, closing, rest = address[1:].partition("]")
         port = rest.removeprefix(":")
-        good = rest.startswith(":") or not rest
+        good = bool(closing) and (rest.startswith(":") or not rest)
     elif address.count(":") > 1:
         host, port, good = address, "", True
     else:
