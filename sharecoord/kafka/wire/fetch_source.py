@@ -206,8 +206,8 @@ class Fetching:
             if self.source is not None:
                 self.source.remove(self)
             self.source = source
-            if source is not None:
-                source.fetchings[self] = None
+        if source is not None:
+            source.add(self)
         self.changed()
 
     def hold(self, delay_s: float) -> None:
@@ -376,6 +376,8 @@ class Source:
         self.fetchings: dict[Fetching, None] = {}
         self.changed: dict[Fetching, None] = {}
         """Partitions that want something else than what the last requests said."""
+        self._has_ids: bool | None = None
+        """Whether all topics have an id; None = to be looked at again."""
         self.large: dict[Fetching, None] = {}
         """Partitions whose next batch did not fit into an answer."""
         self._main = Line(self, f"{node}-main")
@@ -393,9 +395,15 @@ class Source:
         """Its two connections."""
         return self._main, self._quick
 
+    def add(self, fetching: Fetching) -> None:
+        """Reads a partition; its topic may have another id than before."""
+        self.fetchings[fetching] = None
+        self._has_ids = None
+
     def remove(self, fetching: Fetching) -> None:
         """Reads a partition no more."""
         self.fetchings.pop(fetching, None)
+        self._has_ids = None
         self.changed.pop(fetching, None)
         self.large.pop(fetching, None)
         if not self.fetchings:
@@ -434,8 +442,11 @@ class Source:
             KafkaUnavailableError: The broker has neither of the versions that are known here.
         """
         low, high = broker.versions.get(fetch.KEY, (0, 0))
-        if low <= fetch.BY_ID <= high and all(each.topic_id for each in self.fetchings):
-            return fetch.BY_ID
+        if low <= fetch.BY_ID <= high:
+            if self._has_ids is None:
+                self._has_ids = all(each.topic_id for each in self.fetchings)
+            if self._has_ids:
+                return fetch.BY_ID
         if low <= fetch.BY_NAME <= high:
             return fetch.BY_NAME
         raise KafkaUnavailableError(

@@ -833,3 +833,15 @@ async def test_closing_ends_a_poll(b: Bench) -> None:
     later(b)
     await asyncio.sleep(3)
     assert sink.said == [("fetched", 1)]
+
+
+@bench(filled(1))
+async def test_closing_waits_for_no_broker(b: Bench) -> None:
+    b.kafka.silent.update(b.kafka.nodes.values())
+    b.read()
+    await b.until(lambda: b.fetcher._sources)
+    await asyncio.sleep(0.01)
+    began_s = asyncio.get_running_loop().time()
+    await b.fetcher.close()
+    await b.cluster.close()
+    assert asyncio.get_running_loop().time() == began_s

@@ -180,7 +180,7 @@ async def lived(seed: int, patch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     "seeds",
-    [range(20), pytest.param(range(20, 500), marks=[pytest.mark.long, pytest.mark.timeout(900)])],
+    [range(8), pytest.param(range(8, 500), marks=[pytest.mark.long, pytest.mark.timeout(900)])],
     ids=lambda seeds: f"{len(seeds)}",
 )
 def test_each_batch_comes_once_and_in_order(seeds: range, monkeypatch: pytest.MonkeyPatch) -> None:
