@@ -212,6 +212,8 @@ class Fetching:
 
     def hold(self, delay_s: float) -> None:
         """Asks for nothing for a while."""
+        if self.closed:
+            return
         self.held = True
         if self.timer is not None:
             self.timer.cancel()

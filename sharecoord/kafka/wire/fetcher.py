@@ -144,10 +144,11 @@ class Fetcher:
     def renew(self, fetchings: Iterable[Fetching]) -> None:
         """Asks for metadata, and reads these partitions on by what it says."""
         for fetching in fetchings:
-            fetching.held = True
-            fetching.replica = NO_LEADER
-            self._stale[fetching] = None
-        if self._renewing is None:
+            if not fetching.closed:
+                fetching.held = True
+                fetching.replica = NO_LEADER
+                self._stale[fetching] = None
+        if self._renewing is None and self._stale:
             self._renewing = asyncio.create_task(self._renew(), name="sharecoord-fetch-renew")
 
     def take(self, fetching: Fetching, found: Found, sent_s: float) -> Callable[[], None] | None:

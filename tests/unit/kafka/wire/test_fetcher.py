@@ -247,6 +247,24 @@ async def test_a_sink_that_fails_gets_the_records_again(b: Bench) -> None:
 
 
 @bench(filled(3))
+async def test_a_sink_that_closes_and_fails_is_called_no_more(b: Bench) -> None:
+    sink = Sink()
+
+    def then(found: fetch.Found) -> None:
+        fetching.close()
+        raise RuntimeError("gone")
+
+    sink.then = then
+    with capture_logs():
+        fetching = b.fetcher.fetch("t", 0, 0, -1, sink)
+        await b.until(lambda: fetching.closed)
+        await asyncio.sleep(10)
+    # The second request was on its way.
+    assert (sink.found, len(b.kafka.fetches)) == ([], 2)
+    assert b.fetcher._sources == {}
+
+
+@bench(filled(3))
 async def test_what_is_no_batch_is_named_and_tried_again(b: Bench) -> None:
     log = log_of(b)
     good, log.batches[0] = log.batches[0], log.batches[0][:8] + b"\0\0\0\5" + bytes(60)
