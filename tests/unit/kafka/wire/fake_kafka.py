@@ -456,6 +456,9 @@ class FakeBroker:
     ) -> memoryview:
         assert key == 1
         await asyncio.sleep(0.001)
+        if self.endpoint in self._kafka.silent:
+            await asyncio.sleep(timeout_s)
+            raise KafkaUnavailableError(f"{self.endpoint} did not answer a request in time")
         self.check()
         return await self._kafka.answer_fetch(self, version, body)
 

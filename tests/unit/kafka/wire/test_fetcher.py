@@ -751,6 +751,22 @@ async def test_a_broker_that_is_away_does_not_stop_the_others(b: Bench) -> None:
     await away.until("fetched", 1)
 
 
+@bench(filled(1), filled(1, leader=2), nodes=2, socket_timeout_ms=3000)
+async def test_a_broker_that_does_not_answer_is_left_in_time(b: Bench) -> None:
+    sinks = [b.read(n) for n in range(2)]
+    for sink in sinks:
+        await sink.until("fetched", 1)
+    b.kafka.silent.add(b.kafka.nodes[2])
+    log = log_of(b, 1)
+    log.leader, log.epoch = 1, 1
+    began_s = asyncio.get_running_loop().time()
+    with capture_logs():
+        for n in range(2):
+            later(b, partition=n)
+        assert await sinks[0].until("fetched", 2) - began_s < 0.1
+        assert await sinks[1].until("fetched", 2) - began_s < 5
+
+
 @bench(filled(1))
 async def test_a_broker_that_comes_back_at_another_address_is_found(b: Bench) -> None:
     sink = b.read()
