@@ -38,6 +38,10 @@ THROTTLE_MAX_S: Final = 60.0
 SOURCE_IDLE_S: Final = 10.0
 """A broker that nothing is read from keeps its connections for so long."""
 
+OVERDUE_S: Final = 2.0
+"""With an answer late by so much metadata is asked for: a broker that hangs may lead no more, long
+before its request has timed out (`socket.timeout.ms`)."""
+
 LOG_AGAIN_S: Final = 10.0
 """The same error of the same partition or broker is logged once in this time."""
 
@@ -105,6 +109,9 @@ class Reads(Protocol):
 
     def renew(self, fetchings: Iterable[Fetching]) -> None:
         """Asks for metadata, and reads these partitions on by what it says."""
+
+    def look(self, fetchings: Iterable[Fetching]) -> None:
+        """Asks for metadata; these partitions are read on meanwhile."""
 
     def take(self, fetching: Fetching, found: Found, sent_s: float) -> Callable[[], None] | None:
         """Takes in what a broker says of a partition; returns what is to be told to its sink."""
@@ -261,6 +268,7 @@ class Line:
         self._source = source
         self._name = name
         self._sent_s = -math.inf
+        self._overdue: asyncio.TimerHandle | None = None
         self._broker: Broker | None = None
         self._connection: Connection | None = None
         self._task: asyncio.Task[None] | None = None
@@ -311,8 +319,10 @@ class Line:
             return None
         self.is_waiting = True
         self.sent += 1
-        self._sent_s = asyncio.get_running_loop().time()
+        loop = asyncio.get_running_loop()
+        self._sent_s = loop.time()
         options = source.fetcher.options
+        self._overdue = loop.call_later(options.wait_s + OVERDUE_S, self._is_overdue)
         call = broker.call_raw(
             fetch.KEY, version, body, timeout_s=options.timeout_s + options.wait_s
         )
@@ -321,6 +331,16 @@ class Line:
         # It goes out now, before anything else is done.
         await asyncio.sleep(0)
         return answer
+
+    def _in_time(self) -> None:
+        if self._overdue is not None:
+            self._overdue.cancel()
+            self._overdue = None
+
+    def _is_overdue(self) -> None:
+        source = self._source
+        source.fetcher.look(source.fetchings)
+        self._overdue = asyncio.get_running_loop().call_later(OVERDUE_S, self._is_overdue)
 
     async def _connected(self) -> Broker:
         cluster, node = self._source.fetcher.cluster, self._source.node
@@ -342,6 +362,7 @@ class Line:
             return []
         finally:
             call.cancel()
+            self._in_time()
             self.is_waiting = False
         if found.found or not found.throttle_ms:
             # Else a broker that is at its quota has not looked (KIP-219).
@@ -365,6 +386,7 @@ class Line:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
+        self._in_time()
         if self._broker is not None:
             self._broker.close()
 

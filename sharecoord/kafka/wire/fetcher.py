@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Iterable
 from typing import Final
 
@@ -76,6 +77,7 @@ class Fetcher:
         self._stale: dict[Fetching, None] = {}
         """Partitions that wait for metadata."""
         self._renewing: asyncio.Task[None] | None = None
+        self._looking: set[asyncio.Task[None]] = set()
         self._closing: set[asyncio.Task[None]] = set()
         self._said = Said()
         self._unlisten = cluster.listen(self._on_metadata)
@@ -111,13 +113,14 @@ class Fetcher:
         for fetching in list(self._fetchings.values()):
             fetching.close()
         if self._renewing is not None:
-            self._renewing.cancel()
-            self._closing.add(self._renewing)
+            self._looking.add(self._renewing)
+        for task in self._looking:
+            task.cancel()
         sources, self._sources = self._sources, {}
         for source in sources.values():
             await source.close()
-        if self._closing:
-            await asyncio.wait(self._closing)
+        if left := self._closing | self._looking:
+            await asyncio.wait(left)
 
     # -- for partitions and brokers -----------------------------------------------------------
 
@@ -150,6 +153,17 @@ class Fetcher:
                 self._stale[fetching] = None
         if self._renewing is None and self._stale:
             self._renewing = asyncio.create_task(self._renew(), name="sharecoord-fetch-renew")
+
+    def look(self, fetchings: Iterable[Fetching]) -> None:
+        """Asks for metadata; these partitions are read on meanwhile."""
+        look = self._look({fetching.topic for fetching in fetchings})
+        task = asyncio.create_task(look, name="sharecoord-fetch-look")
+        self._looking.add(task)
+        task.add_done_callback(self._looking.discard)
+
+    async def _look(self, topics: set[str]) -> None:
+        with contextlib.suppress(KafkaUnavailableError, UnauthenticatedError):
+            await self.cluster.refresh(topics)
 
     def take(self, fetching: Fetching, found: Found, sent_s: float) -> Callable[[], None] | None:
         """Takes in what a broker says of a partition; returns what is to be told to its sink."""

@@ -751,7 +751,7 @@ async def test_a_broker_that_is_away_does_not_stop_the_others(b: Bench) -> None:
     await away.until("fetched", 1)
 
 
-@bench(filled(1), filled(1, leader=2), nodes=2, socket_timeout_ms=3000)
+@bench(filled(1), filled(1, leader=2), nodes=2, socket_timeout_ms=60_000)
 async def test_a_broker_that_does_not_answer_is_left_in_time(b: Bench) -> None:
     sinks = [b.read(n) for n in range(2)]
     for sink in sinks:
