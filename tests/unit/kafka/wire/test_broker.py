@@ -11,6 +11,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from kio.schema.api_versions.v0.request import ApiVersionsRequest as ApiVersionsRequest0
 from kio.schema.errors import ErrorCode
 from kio.schema.metadata.v4.request import MetadataRequest
@@ -22,7 +24,8 @@ from kio.static.primitive import i32Timedelta, i64Timedelta
 
 from sharecoord import __version__
 from sharecoord.errors import InvalidConfigError, KafkaUnavailableError, UnauthenticatedError
-from sharecoord.kafka.wire.broker import Broker, BrokerOptions
+from sharecoord.kafka.wire import connection
+from sharecoord.kafka.wire.broker import Broker, BrokerOptions, _skip_tags
 from sharecoord.kafka.wire.connection import Connection, ConnectionOptions
 from sharecoord.kafka.wire.security import PLAINTEXT, Security, security_of
 from sharecoord.kafka.wire.tokens import Token
@@ -126,6 +129,30 @@ async def test_all_who_call_share_one_connection(fake: FakeBroker) -> None:
     broker.close()
 
 
+async def test_who_calls_waits_while_a_broker_owes_many_answers(
+    fake: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "REQUESTS_MAX", 2)
+    go, most = asyncio.Event(), 0
+
+    async def held(request: Request) -> MetadataResponse:
+        nonlocal most
+        await go.wait()
+        most = max(most, len(open_one._waiting))
+        return metadata(request)
+
+    fake.on(MetadataRequest, held)
+    broker = linked(fake)
+    open_one = await broker.connected()
+    calls = [asyncio.ensure_future(ask(broker)) for _ in range(7)]
+    await fake.seen(MetadataRequest)
+    await turns()
+    go.set()
+    await asyncio.gather(*calls)
+    assert most == 2
+    broker.close()
+
+
 async def test_a_broker_that_knows_old_versions_alone(fake: FakeBroker) -> None:
     fake.offered[18] = (0, 2)
     broker = linked(fake)
@@ -144,6 +171,14 @@ async def test_a_raw_call_has_the_answer_behind_the_tags(fake: FakeBroker) -> No
     broker.close()
 
 
+@given(st.binary(max_size=40))
+def test_tags_end_within_the_answer_or_are_refused(data: bytes) -> None:
+    try:
+        assert 0 < _skip_tags(memoryview(data), 0) <= len(data)
+    except ValueError as error:
+        assert str(error)  # noqa: PT017 - either is right
+
+
 @pytest.mark.parametrize("answer", [b"", b"\xff\xff\xff\xff\xff\xff", b"\1\0\x7f??", b"\x81"])
 async def test_an_answer_that_can_not_be_read_ends_the_connection(
     fake: FakeBroker, answer: bytes
@@ -152,10 +187,10 @@ async def test_an_answer_that_can_not_be_read_ends_the_connection(
     fake.on(MetadataRequest, lambda request: answer)
     broker = Broker(fake.endpoint, PLAINTEXT, BrokerOptions(backoff_s=0.0))
     for call in (lambda: broker.call_raw(FETCH, 12, b"", timeout_s=5.0), lambda: ask(broker)):
-        connection = await broker.connected()
+        used = await broker.connected()
         with pytest.raises(KafkaUnavailableError, match="can not be read"):
             await call()
-        assert not connection.is_open
+        assert not used.is_open
     broker.close()
 
 
@@ -215,9 +250,9 @@ async def test_an_answer_to_a_call_ends_the_back_off(fake: FakeBroker, clock: Ho
     for attempt in range(4):
         clock.forward(1.51)
         assert (await ask(broker)).cluster_id == f"link-{attempt}"
-        connection = await broker.connected()
+        used = await broker.connected()
         fake.drop()
-        while connection.is_open:  # noqa: ASYNC110 - the other end's last word is on its way
+        while used.is_open:  # noqa: ASYNC110 - the other end's last word is on its way
             await asyncio.sleep(0)
     broker.close()
 
@@ -256,7 +291,7 @@ async def test_a_broker_that_says_nothing_is_left(fake: FakeBroker, clock: Hours
     waits = asyncio.ensure_future(ask(broker))
     await fake.seen(ApiVersionsRequest0)
     clock.forward(30.1)
-    with pytest.raises(KafkaUnavailableError, match=r"setup\.timeout\.ms|in time"):
+    with pytest.raises(KafkaUnavailableError, match=r"setup\.timeout\.ms|within 30 s"):
         await waits
     broker.close()
 
