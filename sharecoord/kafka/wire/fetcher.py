@@ -403,6 +403,7 @@ def _alone(found: Found) -> Found:
     A view would keep all of the answer as long as these records are kept.
     """
     records = found.records
-    if 2 * len(records) >= memoryview(records.obj).nbytes:
+    if 2 * len(records) >= len(records.obj):  # type: ignore[arg-type]
         return found
-    return found._replace(records=memoryview(bytes(records)))
+    # The records are the last field; `_replace` takes four times as long.
+    return Found(*found[:-1], memoryview(bytes(records)))
