@@ -849,6 +849,16 @@ async def test_many_partitions_share_requests(b: Bench) -> None:
     assert b.kafka.fetches[-1].named == []
 
 
+@bench(*[filled(1, leader=1 + n) for n in range(40)], nodes=40)
+async def test_with_many_brokers_answers_are_smaller(b: Bench) -> None:
+    assert b.fetcher.answer_bytes_max == 4 << 20
+    for sink in [b.read(n) for n in range(40)]:
+        await sink.until("fetched", 1)
+    assert b.fetcher.answer_bytes_max == fetcher.UNDER_WAY_BYTES_MAX // 80
+    await b.until(lambda: b.kafka.fetches[-1].at_s > 1)
+    assert b.kafka.fetches[-1].request.max_bytes == fetcher.UNDER_WAY_BYTES_MAX // 80
+
+
 @bench(filled(1, leader=-1))
 async def test_a_partition_without_a_leader_waits_for_one(b: Bench) -> None:
     sink = b.read()
