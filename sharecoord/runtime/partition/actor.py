@@ -419,7 +419,7 @@ class DeliveryEffect:
         """The delivery of acquired records: by reference, with their checkpoints."""
         slices = actor.cache.slices(acquired)
         records = sum(s.stop - s.start for s in slices)
-        size = sum(s.chunk.size_bytes * (s.stop - s.start) // s.chunk.count for s in slices)
+        size = sum(s.chunk.payload_bytes(s.start, s.stop) for s in slices)
         if not actor.books.checkpoints:
             return Delivery(actor.key, slices, acquired, records, size, (), actor.replay_epoch)
         kept = actor.books.checkpoints.of(acquired)

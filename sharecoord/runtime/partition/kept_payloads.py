@@ -314,9 +314,9 @@ def payload_in(chunk: RecordChunk | None, offset: int) -> KeptPayload | None:
     at, stop = chunk.span(offset, offset)
     if at >= stop:
         return None
-    key, value = None if chunk.keys is None else chunk.keys[at], chunk.values[at]
-    headers = tuple(chunk.headers.get(at, ()))
-    return KeptPayload.of(offset, key, value, headers, (chunk.timestamps[at], chunk.timestamp_type))
+    key, value, headers, timestamp_ms = chunk.record(at)
+    times = (timestamp_ms, chunk.timestamp_type)
+    return KeptPayload.of(offset, key, value, tuple(headers), times)
 
 
 def chunks_of(payloads: Iterable[KeptPayload]) -> list[RecordChunk]:
