@@ -25,7 +25,7 @@ IMAGE ?= sharecoord:0.1.0
 PYTEST = env -u PYTHONDONTWRITEBYTECODE PYTHONHASHSEED=0 $(BIN)/python -m pytest -p tools.suite_minutes
 # Two processes for what does not mind; see tools/suite_minutes.py.
 BESIDE := -n 2 --dist loadscope --no-loadscope-reorder
-FAST_SUITES := $(wildcard tests/unit tests/property tests/architecture tests/sdk)
+FAST_SUITES := $(wildcard tests/unit tests/property tests/batches tests/architecture tests/sdk)
 
 # Given on the command line: `make demo KAFKA=real`, `make demo KAFKA_ADDR=host:9092`,
 # `make demo DEMO_ARGS="--seed 7"`, `make test PYTEST_ARGS="-k window"`, `make bench BENCH_ARGS=...`.

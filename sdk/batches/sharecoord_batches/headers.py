@@ -57,9 +57,23 @@ def batches(data: memoryview) -> Iterator[BatchHeader]:
             raise ValueError(f"the batch at offset {base} has format v{magic}")
         if stop > end:
             return
-        if length < HEADER_BYTES - BEFORE_LENGTH or last_delta < 0 or not 0 <= count <= last_delta + 1:
+        if (
+            length < HEADER_BYTES - BEFORE_LENGTH
+            or last_delta < 0
+            or not 0 <= count <= last_delta + 1
+        ):
             raise ValueError(f"the header of the batch at offset {base} is not possible")
         yield BatchHeader(
-            at, stop, base, base + last_delta, count, attributes, epoch, crc, first_ts, max_ts, producer
+            at,
+            stop,
+            base,
+            base + last_delta,
+            count,
+            attributes,
+            epoch,
+            crc,
+            first_ts,
+            max_ts,
+            producer,
         )
         at = stop
