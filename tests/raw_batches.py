@@ -6,8 +6,8 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-import crc32c
 import cramjam
+import crc32c
 from sharecoord_batches.headers import APPEND_TIME, CONTROL, TRANSACTIONAL
 
 from sharecoord.core.records import Headers
@@ -29,7 +29,7 @@ class Rec(NamedTuple):
     offset: int
     value: bytes | None
     key: bytes | None = None
-    headers: Headers = []  # noqa: RUF012 - never changed
+    headers: Headers = []
     timestamp_ms: int = 1_000
 
 

@@ -225,11 +225,14 @@ class ColumnChunk(RecordChunk):
         start, stop = self.span(first, last)
         if start >= stop:
             return None
+        offsets = None if self.offsets is None else self.offsets[start:stop]
+        if offsets is not None and offsets[-1] - offsets[0] == len(offsets) - 1:
+            offsets = None
         return ColumnChunk(
             covers_from=first,
             first=self.offset(start),
             last=self.offset(stop - 1),
-            offsets=None if self.offsets is None else self.offsets[start:stop],
+            offsets=offsets,
             timestamp_type=self.timestamp_type,
             size_bytes=self.size_bytes * (stop - start) // self.count,
             leader_epoch=self.leader_epoch,

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Final, NamedTuple
 
+from sharecoord_batches import opener
 from sharecoord_batches.headers import APPEND_TIME, COMPRESSION, HEADER_BYTES, BatchHeader
 from sharecoord_batches.records import Columns as RawColumns
 from sharecoord_batches.records import Part
@@ -27,11 +28,6 @@ from sharecoord.core.spans import Span
 from sharecoord.errors import UnreadableRecordsError
 from sharecoord.ingest.notes import UNUSABLE_SCHEDULES
 from sharecoord.ingest.open_batches import OpenBatches
-
-try:
-    from sharecoord_batches._native import columns as columns_of
-except ImportError:
-    from sharecoord_batches.records import columns as columns_of
 
 CREATE_TIME: Final = 1
 LOG_APPEND_TIME: Final = 2
@@ -101,9 +97,7 @@ class BatchChunk(RecordChunk):
         append_time = batches[-1].attributes & APPEND_TIME
         self.timestamp_type = LOG_APPEND_TIME if append_time else CREATE_TIME
         self.size_bytes = (
-            held_bytes
-            + BATCH_OVERHEAD_BYTES * len(batches)
-            + SPAN_OVERHEAD_BYTES * len(spans)
+            held_bytes + BATCH_OVERHEAD_BYTES * len(batches) + SPAN_OVERHEAD_BYTES * len(spans)
         )
 
     # -- what headers tell --------------------------------------------------------------------------
@@ -152,7 +146,9 @@ class BatchChunk(RecordChunk):
             return None
         start = max(bisect_right(self._firsts, spans[0][0]) - 1, 0)
         stop = bisect_right(self._firsts, spans[-1][1])
-        return BatchChunk(self._source, self._data, self._batches[start:stop], spans, first, self._number)
+        return BatchChunk(
+            self._source, self._data, self._batches[start:stop], spans, first, self._number
+        )
 
     # -- raw batches --------------------------------------------------------------------------------
 
@@ -220,7 +216,7 @@ class BatchChunk(RecordChunk):
 
     def _columns(self, part: Part) -> RawColumns:
         try:
-            return columns_of(part)
+            return opener.columns(part)
         except ValueError as error:
             raise self._unreadable(part.base_offset, error) from error
 

@@ -17,6 +17,7 @@ from sharecoord.ingest.notes import LOST_HEADERS, UNUSABLE_SCHEDULES, RecordNote
 from sharecoord.kafka.client import END_OF_PARTITION, GONE, OUT_OF_RANGE, Message
 from sharecoord.kafka.headers import read_headers
 
+
 def build_chunks(messages: Sequence[Message], covers_from: int) -> list[RecordChunk]:
     """Columns of messages of one partition: one chunk for each type of timestamps.
 

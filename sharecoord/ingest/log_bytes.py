@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 import crc32c
+from sharecoord_batches import opener
 from sharecoord_batches.headers import (
     APPEND_TIME,
     COMPRESSION,
@@ -26,7 +27,7 @@ from sharecoord_batches.records import Part
 from sharecoord.core.records import RecordChunk
 from sharecoord.core.spans import Span, spans_of
 from sharecoord.errors import UnreadableRecordsError
-from sharecoord.ingest.batch_chunk import BatchChunk, Source, columns_of
+from sharecoord.ingest.batch_chunk import BatchChunk, Source
 from sharecoord.ingest.open_batches import next_number
 from sharecoord.kafka.wire.fetch import Aborted
 
@@ -100,7 +101,9 @@ class LogBytes:
             if self._checks_crc:
                 found = crc32c.crc32c(data[batch.start + CRC_BEGINS : batch.end])
                 if found != batch.crc:
-                    raise ValueError(f"the checksum is {batch.crc:#x}, of the bytes it is {found:#x}")
+                    raise ValueError(
+                        f"the checksum is {batch.crc:#x}, of the bytes it is {found:#x}"
+                    )
             yield batch
         if seen < 0 and data:
             raise ValueError(f"{len(data)} bytes came, which are not one whole batch")
@@ -153,7 +156,7 @@ class _Run:
         if codec:
             records = self._source.open_batches.records(key, codec, content)
         part = _whole(batch, records)._replace(first=first)
-        return spans_of([batch.base_offset + delta for delta in columns_of(part)[0]])
+        return spans_of([batch.base_offset + delta for delta in opener.columns(part)[0]])
 
     def chunk(self, covers_from: int) -> RecordChunk | None:
         """The batches as a chunk; None = there is no record."""
@@ -193,7 +196,7 @@ class _HiddenBatches:
 def _is_abort(batch: BatchHeader, data: memoryview) -> bool:
     if not batch.count:
         return False
-    keys: Sequence[bytes | None] = columns_of(
+    keys: Sequence[bytes | None] = opener.columns(
         _whole(batch, data[batch.start + HEADER_BYTES : batch.end])
     )[2] or [None]
     if keys[0] is None or len(keys[0]) < _MARKER.size:

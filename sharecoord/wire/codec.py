@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import cast
 
+from sharecoord_batches.opener import encode
 from sharecoord_batches.records import Fields
 
 from sharecoord.core import limits
@@ -19,11 +20,6 @@ from sharecoord.core.states import AcknowledgeType, TakenBackReason
 from sharecoord.errors import InvalidRequestError, UnreadableRecordsError
 from sharecoord.wire import share_service_pb2 as service
 from sharecoord.wire import share_types_pb2 as types
-
-try:
-    from sharecoord_batches._native import encode
-except ImportError:
-    from sharecoord_batches.records import encode
 
 DELAY_MS_MAX = 2**53
 """Longest delay of a release; a time that far ahead still fits 64 bits of every database."""
@@ -194,9 +190,7 @@ def _fill_envelope(batch: types.RecordBatch, delivery: Delivery, now_ms: int) ->
         _add_checkpoints(batch, delivery)
 
 
-def _fill_columns(
-    batch: types.RecordBatch, delivery: Delivery
-) -> tuple[list[bytes], list[bytes]]:
+def _fill_columns(batch: types.RecordBatch, delivery: Delivery) -> tuple[list[bytes], list[bytes]]:
     """Fills all columns except values and keys.
 
     Returns:
@@ -206,7 +200,8 @@ def _fill_columns(
     found = [chunk.columns(start, stop) for chunk, start, stop in slices]
     timestamps, keys, values, _ = found[0] if len(found) == 1 else _joined(found)
     batch.timestamps_ms.extend(timestamps)
-    if len(slices) > 1 or slices[0].chunk.offsets is not None:
+    last, _, stop = slices[-1]
+    if last.offset(stop - 1) - _base(delivery) + 1 != delivery.records:
         _add_offset_deltas(batch, delivery)
     position = 0
     for columns in found:
