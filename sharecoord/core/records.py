@@ -141,7 +141,7 @@ class RecordChunk(ABC):
         """The records [start, stop) as they lie in raw batches; None = they are columns."""
         return None
 
-    def read_to(self, last: int, cursor: Cursor) -> None:
+    def read_to(self, last: int, cursor: Cursor) -> None:  # noqa: B027 - columns need no cursor
         """Remembers where reading ended behind the record at offset `last`, for who reads on."""
 
     def span(self, first: int, last: int) -> tuple[int, int]:

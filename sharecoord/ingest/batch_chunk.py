@@ -100,7 +100,7 @@ class BatchChunk(RecordChunk):
             held_bytes + BATCH_OVERHEAD_BYTES * len(batches) + SPAN_OVERHEAD_BYTES * len(spans)
         )
 
-    # -- what headers tell --------------------------------------------------------------------------
+    # -- what headers tell -------------------------------------------------------------------------
 
     @property
     def count(self) -> int:
@@ -150,7 +150,7 @@ class BatchChunk(RecordChunk):
             self._source, self._data, self._batches[start:stop], spans, first, self._number
         )
 
-    # -- raw batches --------------------------------------------------------------------------------
+    # -- raw batches -------------------------------------------------------------------------------
 
     def parts(self, start: int, stop: int) -> list[Part]:
         """See `RecordChunk`."""
@@ -192,7 +192,7 @@ class BatchChunk(RecordChunk):
     def _unreadable(self, offset: int, why: ValueError) -> UnreadableRecordsError:
         return UnreadableRecordsError.of(*self._source.place, offset, why)
 
-    # -- opened records -----------------------------------------------------------------------------
+    # -- opened records ----------------------------------------------------------------------------
 
     def columns(self, start: int, stop: int) -> Columns:
         """See `RecordChunk`."""
@@ -269,7 +269,7 @@ class BatchChunk(RecordChunk):
                 pass
         return batch.end - batch.start - HEADER_BYTES
 
-    # -- scheduled delivery -------------------------------------------------------------------------
+    # -- scheduled delivery ------------------------------------------------------------------------
 
     @property
     def due_times(self) -> Mapping[int, int]:  # type: ignore[override]
