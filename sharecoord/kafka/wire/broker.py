@@ -19,7 +19,7 @@ from kio.schema.sasl_handshake.v1.response import SaslHandshakeResponse
 from kio.serial import entity_reader, entity_writer
 
 from sharecoord.errors import KafkaUnavailableError, UnauthenticatedError
-from sharecoord.kafka.wire.connection import Connection, Endpoint
+from sharecoord.kafka.wire.connection import Connection, Endpoint, Socket
 from sharecoord.kafka.wire.security import Security
 
 log = structlog.get_logger(__name__)
@@ -73,7 +73,7 @@ class Broker:
     async def call_raw(
         self, key: int, version: int, body: bytes, *, timeout_s: float
     ) -> memoryview:
-        """The same for a flexible request that was written by hand; the answer behind its header."""
+        """The same for a flexible request written by hand; the answer behind its header."""
         connection = await self.connected()
         head = key.to_bytes(2, "big") + version.to_bytes(2, "big")
         answer = await connection.send(
@@ -107,13 +107,8 @@ class Broker:
         return connection
 
     async def _greeted(self) -> Connection:
-        connection = await Connection.open(
-            self.endpoint,
-            tls=self._security.tls,
-            server_name=self.endpoint.host if self._security.checks_names else "",
-            timeout_s=self._timeout_s,
-            answer_bytes_max=self._answer_bytes_max,
-        )
+        options = Socket(answer_bytes_max=self._answer_bytes_max)
+        connection = await Connection.open(self.endpoint, options, tls=self._security.tls)
         try:
             hello = ApiVersionsRequest(
                 client_software_name=CLIENT_NAME, client_software_version="0.1.0"
@@ -125,6 +120,7 @@ class Broker:
         except BaseException:
             connection.close()
             raise
+        connection.trust()
         return connection
 
     async def _authenticate(self, connection: Connection) -> None:
