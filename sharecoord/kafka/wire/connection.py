@@ -99,6 +99,8 @@ class Connection(asyncio.BufferedProtocol):
         """An answer that is larger than `_scratch`, and is being read."""
         self._filled = 0
         self._answers = 0
+        self.lost = False
+        """Whether the broker has ended the connection."""
 
     @classmethod
     async def open(
@@ -223,6 +225,7 @@ class Connection(asyncio.BufferedProtocol):
         """Fails what waits."""
         if self._ended is not None:
             return
+        self.lost = True
         if isinstance(exc, ssl.SSLError):
             # TLS 1.3: the broker looks at our certificate when our side is through already.
             self.end(why_not_connected(str(self.endpoint), exc))

@@ -9,6 +9,9 @@ from sharecoord.errors import KafkaUnavailableError, SharecoordError, Unauthenti
 
 RETRY_AFTER_MS: Final = 500
 
+SAID_MAX: Final = 300
+"""Letters of a peer's own words in an error."""
+
 _NO_TLS: Final = (
     "does the port speak TLS? For a plaintext listener set kafka.security.protocol=plaintext"
     " (sasl_plaintext with a log-in)"
@@ -100,6 +103,11 @@ def why_not_connected(endpoint: str, error: OSError | UnicodeError) -> Sharecoor
         said = error.strerror or str(error) or "closed"
         return unavailable(f"{endpoint} ended the connection at its begin ({said}); {_NO_TLS}")
     return unavailable(f"can not connect to {endpoint}: {error.strerror or error}")
+
+
+def printable(text: str) -> str:
+    """What a peer said, as it can stand in a log."""
+    return "".join(filter(str.isprintable, text))[:SAID_MAX]
 
 
 def _plain(reason: str) -> str:

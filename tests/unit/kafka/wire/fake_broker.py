@@ -20,6 +20,7 @@ import io
 import ssl
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator
+from datetime import timedelta
 from typing import Any, NamedTuple
 
 from kio.index import load_request_schema
@@ -35,6 +36,8 @@ from sharecoord.kafka.wire.connection import Endpoint
 
 OFFERED = {0: (3, 13), 1: (4, 18), 2: (1, 11), 3: (0, 13), 17: (0, 1), 18: (0, 4), 36: (0, 2)}
 """API key → versions, as a broker of Kafka 4 has them: Produce, Fetch, ListOffsets, Metadata, …"""
+
+NO_TIME = i32Timedelta(timedelta(0))
 
 CLOSE = object()
 """A handler's answer: the connection is closed instead."""
@@ -154,7 +157,7 @@ class FakeBroker:
         kinds = (ApiVersionsResponse0, ApiVersion0)
         later: dict[str, Any] = {}
         if request.version >= 3:
-            kinds, later = (ApiVersionsResponse, ApiVersion), {"throttle_time": i32Timedelta(0)}
+            kinds, later = (ApiVersionsResponse, ApiVersion), {"throttle_time": NO_TIME}
         keys = tuple(
             kinds[1](api_key=i16(key), min_version=i16(low), max_version=i16(high))
             for key, (low, high) in self.offered.items()
