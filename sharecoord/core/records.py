@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sharecoord.core.spans import Span, spans_of, uncovered
 
@@ -38,8 +38,8 @@ def key_hashes_of(keys: Iterable[bytes | None]) -> bytes:
     return b"".join([_NO_KEY if key is None else key_hash(key) for key in keys])
 
 
-Part = tuple[object, ...]
-"""Records of a raw batch; see `sharecoord_batches.records.Part`."""
+Part = Any
+"""Records of a raw batch: `sharecoord_batches.records.Part`, which the core does not import."""
 
 Cursor = tuple[int, int, int]
 """Where the next record of a raw batch begins; see `sharecoord_batches.records.Cursor`."""

@@ -44,3 +44,6 @@ UNUSABLE_SCHEDULES = RecordNotes("schedule not used, delivered at once")
 
 LOST_HEADERS = RecordNotes("headers left out")
 """Log lines about records that go on without their headers."""
+
+UNREADABLE = RecordNotes("records can not be read")
+"""Log lines about batches that can not be read: their partition stands still."""

@@ -209,6 +209,8 @@ def _fill_columns(batch: types.RecordBatch, delivery: Delivery) -> tuple[list[by
             _add_each(batch.headers.add(index=position + index), headers)
         position += len(columns.values)
     values, batch.null_values = _without_nulls(values)
+    if keys is not None and keys.count(None) == len(keys):
+        keys = None
     if keys is not None:
         keys, batch.null_keys = _without_nulls(keys)
     return cast("tuple[list[bytes], list[bytes]]", (values, keys or []))

@@ -50,6 +50,8 @@ class FetchSink(Protocol):
     def on_fetched(self, found: Found) -> int | None:
         """Whole batches; the last one may be cut, and stands in the next call as a whole.
 
+        None come with the first answer at a log's end, and when that end moves.
+
         Returns:
             The offset to read on at, if it is not the one behind the last whole batch.
         """

@@ -160,8 +160,9 @@ class Fetcher:
         self._heed_advice(fetching, found.read_at)
         has_stable = self.committed and found.last_stable_offset >= 0
         fetching.end = found.last_stable_offset if has_stable else found.high_watermark
+        before = fetching.position, fetching.last_epoch
         if not len(found.records):
-            return None
+            return lambda: self._pass_on(fetching, found, sent_s, before)
         try:
             reach = fetch.reach(found.records)
             if 0 <= reach.next_offset <= fetching.position:
@@ -172,7 +173,6 @@ class Fetcher:
         if reach.next_offset < 0:
             self._enlarge(fetching, reach.wanted_bytes)
             return None
-        before = fetching.position, fetching.last_epoch
         fetching.position, fetching.last_epoch = reach.next_offset, reach.last_epoch
         fetching.batch_bytes = 0
         found = _alone(found)
