@@ -231,7 +231,8 @@ class Connection(asyncio.BufferedProtocol):
             self.end(why_not_connected(str(self.endpoint), exc))
             return
         why = f": {exc}" if exc else ""
-        hint = "" if self._answers else _UNANSWERED
+        over_tls = self._transport is not None and self._transport.get_extra_info("sslcontext")
+        hint = "" if self._answers else _UNANSWERED_TLS if over_tls else _UNANSWERED
         self.end(unavailable(f"{self.endpoint} has closed the connection{why}{hint}"))
 
     def pause_writing(self) -> None:
@@ -328,6 +329,10 @@ class Connection(asyncio.BufferedProtocol):
 _UNANSWERED: Final = (
     " before it answered anything: if the port wants TLS, set kafka.security.protocol=ssl"
     " (sasl_ssl with a log-in)"
+)
+_UNANSWERED_TLS: Final = (
+    " before it answered anything: if it wants a certificate of ours, look at"
+    " kafka.ssl.certificate.location and kafka.ssl.key.location"
 )
 _TLS_RECORDS: Final = (b"\x15\x03", b"\x16\x03")
 """An alert, a handshake message: how a peer begins that speaks TLS."""

@@ -94,7 +94,7 @@ HARMLESS: Final[Mapping[str, str]] = {
     "retry.backoff.ms": _FAST,
     "retry.backoff.max.ms": _FAST,
     "socket.max.fails": "the first request that is late ends the connection: the default, 1",
-    "socket.nagle.disable": "always so",
+    "socket.nagle.disable": "always so: requests are small, and answers are waited for",
     "socket.receive.buffer.bytes": "the kernel sizes it by need, and larger than one that is set",
     "socket.send.buffer.bytes": "requests are small",
     "max.in.flight": "fetches go one at a time to a broker",

@@ -37,6 +37,9 @@ from sharecoord.kafka.wire.connection import Endpoint
 OFFERED = {0: (3, 13), 1: (4, 18), 2: (1, 11), 3: (0, 13), 17: (0, 1), 18: (0, 4), 36: (0, 2)}
 """API key → versions, as a broker of Kafka 4 has them: Produce, Fetch, ListOffsets, Metadata, …"""
 
+REQUEST_BYTES_MAX = 104_857_600
+"""What says that it is larger ends the connection, as with Kafka's brokers."""
+
 NO_TIME = i32Timedelta(timedelta(0))
 
 CLOSE = object()
@@ -174,6 +177,8 @@ class FakeBroker:
             with contextlib.suppress(OSError, asyncio.IncompleteReadError):
                 while True:
                     size = int.from_bytes(await reader.readexactly(4), "big")
+                    if size > REQUEST_BYTES_MAX:
+                        break
                     if not await self._take(_read(await reader.readexactly(size), link)):
                         break
         finally:

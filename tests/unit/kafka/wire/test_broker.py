@@ -150,7 +150,7 @@ async def test_an_answer_that_can_not_be_read_ends_the_connection(
 ) -> None:
     fake.on(FETCH, lambda request: answer)
     fake.on(MetadataRequest, lambda request: answer)
-    broker = linked(fake)
+    broker = Broker(fake.endpoint, PLAINTEXT, BrokerOptions(backoff_s=0.0))
     for call in (lambda: broker.call_raw(FETCH, 12, b"", timeout_s=5.0), lambda: ask(broker)):
         connection = await broker.connected()
         with pytest.raises(KafkaUnavailableError, match="can not be read"):
