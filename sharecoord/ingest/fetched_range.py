@@ -18,7 +18,7 @@ from sharecoord.errors import (
 from sharecoord.ingest.log_bytes import LogBytes
 from sharecoord.kafka.wire.fetch import Found
 from sharecoord.kafka.wire.fetcher import Fetcher, Fetching
-from sharecoord.kafka.wire.security import Settings
+from sharecoord.kafka.wire.keys import Settings
 
 
 class NewFetcher(Protocol):

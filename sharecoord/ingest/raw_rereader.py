@@ -15,7 +15,7 @@ from sharecoord.core.changes import Place
 from sharecoord.core.records import RecordChunk
 from sharecoord.ingest.fetched_range import FetchedRange, LogAt, NewFetcher, end_of
 from sharecoord.kafka.wire.fetcher import Fetcher
-from sharecoord.kafka.wire.security import Settings
+from sharecoord.kafka.wire.keys import Settings
 
 REREAD_TIMEOUT_S: Final = 10.0
 """A range of which nothing came for this time has failed; the caller tries again later."""

@@ -32,7 +32,7 @@ from sharecoord.errors import (
     UnauthorizedError,
     UnknownTopicOrPartitionError,
 )
-from sharecoord.kafka.wire.broker import Broker
+from sharecoord.kafka.wire.broker import Broker, BrokerOptions
 from sharecoord.kafka.wire.connection import Endpoint
 from sharecoord.kafka.wire.options import ClusterOptions
 from sharecoord.kafka.wire.security import Security, Settings
@@ -121,6 +121,7 @@ class Cluster:
         self.nodes: dict[int, Node] = {}
         self.cluster_id: str | None = None
         self._security = security
+        self._broker_options = BrokerOptions.of(settings)
         self._brokers: dict[Endpoint, Broker] = {}
         """For questions; those that read have connections of their own."""
         self._answered: Broker | None = None
@@ -319,13 +320,7 @@ class Cluster:
         return self._brokers[endpoint]
 
     def _made(self, endpoint: Endpoint) -> Broker:
-        return Broker(
-            endpoint,
-            self._security,
-            client_id=self.options.client_id,
-            timeout_s=self.options.timeout_s,
-            answer_bytes_max=self.options.answer_bytes_max,
-        )
+        return Broker(endpoint, self._security, self._broker_options)
 
     # -- questions to leaders -----------------------------------------------------------------
 
