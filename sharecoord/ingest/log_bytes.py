@@ -85,6 +85,11 @@ class LogBytes:
         self._end(run, chunks)
         return Taken(chunks, error)
 
+    def back_to(self, offset: int) -> None:
+        """The records from `offset` on were not taken: they are to be fetched again."""
+        self.position = self.covered = offset
+        self.last_epoch = -1
+
     def _new_batches(self, data: memoryview) -> Iterator[BatchHeader]:
         """The batches that reach to `position` or beyond.
 

@@ -117,7 +117,7 @@ class RawReading:
         for chunk in taken.chunks:
             # A sink may close the reading at any chunk.
             if not fetching.closed:
-                self.sink.on_chunk(chunk)
+                self._pass_on(chunk)
         if fetching.closed:
             return None
         fetching.advance(self._bytes.position, self._bytes.last_epoch)
@@ -129,6 +129,14 @@ class RawReading:
         else:
             self._tell_end(end_of(found, committed=slot.committed))
         return None
+
+    def _pass_on(self, chunk: RecordChunk) -> None:
+        try:
+            self.sink.on_chunk(chunk)
+        except BaseException:
+            # The fetcher brings the records again.
+            self._bytes.back_to(chunk.covers_from)
+            raise
 
     def _try_again(self) -> None:
         self._stuck = None

@@ -462,6 +462,11 @@ class DeliveryEffect:
         try:
             channel.deliver(self.delivery, now_ms)
             self.actor.totals.delivered += self.delivery.records
+        except UnreadableRecordsError as error:
+            # They come again, later each time; the member gets others meanwhile.
+            log.error("records can not be opened", partition=self.actor.key, why=error.message)
+            self.session.refund(self.delivery.records, self.delivery.size_bytes)
+            self.hand_back()
         except Exception as error:
             log.exception("a delivery could not be sent", member=self.session.member_id)
             self.session.hindrances.add(Hindrance.BROKEN)
