@@ -317,6 +317,17 @@ def test_a_record_below_is_passed_over_without_a_look_at_its_fields() -> None:
     assert found == ([1], [1_000], None, [b"v"], {})
 
 
+@pytest.mark.parametrize("kind", KINDS[:3])
+@pytest.mark.parametrize("record", [b"\x0a\0\0\0\1\1", b"\x02\0" + bytes(6), b"\x0b" + bytes(6)])
+def test_a_record_below_has_a_length_that_can_be(
+    record: bytes, kind: Callable[[bytes], Any]
+) -> None:
+    data = record + Record(1, value=bytes(9)).encoded()
+    short = part([Record(0), Record(1)], data=kind(data), end=len(data), first=1)
+    text = "record 0 of the batch at offset 0: its length is not that of a record"
+    assert same("columns", short) == (BrokenBatchError, text)
+
+
 def test_a_record_above_is_not_read() -> None:
     data = Record(0).encoded() + b"\x0c\0\0\x02\x20\x20\x20"
     found = same("columns", part([Record(0), Record(1)], data=data, end=len(data), last=0))

@@ -5,6 +5,14 @@ The texts name the batch's offset, and the record; the caller adds the topic and
 
 from __future__ import annotations
 
+__all__ = [
+    "BatchError",
+    "BatchTooLargeError",
+    "BrokenBatchError",
+    "CodecMissingError",
+    "UnknownFormatError",
+]
+
 
 class BatchError(ValueError):
     """A batch can not be opened."""

@@ -257,15 +257,13 @@ class _Reader:
                 stop = p - 1 + size // 2
                 if stop > end:
                     return False
-                time = window[p]
-                p += 1
+                time, p = window[p], p + 1
                 if time > 0x7F:
                     if (high := window[p]) > 0x7F:
                         time, p = _read_unsigned(window, p - 1, stop, "")
                     else:
                         time, p = time & 0x7F | high << 7, p + 1
-                delta = window[p]
-                p += 1
+                delta, p = window[p], p + 1
                 if delta > 0x7F:
                     if (high := window[p]) > 0x7F:
                         delta, p = _read_unsigned(window, p - 1, stop, "")
@@ -275,8 +273,7 @@ class _Reader:
                     return True
                 if delta >= first:
                     key = value = None
-                    size = window[p]
-                    p += 1
+                    size, p = window[p], p + 1
                     if not size & 1:
                         if size > 0x7F:
                             size, p = size & 0x7F | window[p] << 7, p + 1
@@ -285,8 +282,7 @@ class _Reader:
                             keys = self._keys = [None] * len(values)
                     elif size != 1:
                         return True
-                    size = window[p]
-                    p += 1
+                    size, p = window[p], p + 1
                     if not size & 1:
                         if size > 0x7F:
                             size, p = size & 0x7F | window[p] << 7, p + 1
@@ -300,6 +296,8 @@ class _Reader:
                     add_delta(delta)
                     add_time(time)
                     add_value(value)
+                elif p + 3 > stop:  # no room for the fields that are passed over
+                    return True
                 at, previous, row = stop, delta, row + 1
             return True
         except IndexError:
