@@ -15,7 +15,7 @@ from sharecoord.core.records import Headers
 COMPRESS: dict[int, Callable[[bytes], object]] = {
     0: bytes,
     1: cramjam.gzip.compress,
-    2: cramjam.snappy.compress,
+    2: cramjam.snappy.compress_raw,
     3: cramjam.lz4.compress,
     4: cramjam.zstd.compress,
 }

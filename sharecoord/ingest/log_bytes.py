@@ -7,12 +7,14 @@ has emptied are left out: their offsets are proven gaps.
 from __future__ import annotations
 
 import struct
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Final, NamedTuple
 
-import crc32c
 from sharecoord_batches import opener
+from sharecoord_batches.checksums import is_intact
 from sharecoord_batches.headers import (
     APPEND_TIME,
     COMPRESSION,
@@ -22,22 +24,25 @@ from sharecoord_batches.headers import (
     BatchHeader,
     batches,
 )
+from sharecoord_batches.messages import message_columns
 from sharecoord_batches.records import Part
 
-from sharecoord.core.records import RecordChunk
+from sharecoord.core.records import RECORD_OVERHEAD_BYTES, ColumnChunk, RecordChunk
 from sharecoord.core.spans import Span, spans_of
 from sharecoord.errors import UnreadableRecordsError
-from sharecoord.ingest.batch_chunk import BatchChunk, Source
+from sharecoord.ingest.batch_chunk import CREATE_TIME, LOG_APPEND_TIME, BatchChunk, Source
 from sharecoord.ingest.open_batches import next_number
 from sharecoord.kafka.wire.fetch import Aborted
-
-CRC_BEGINS: Final = 21
-"""Where in a batch the bytes begin that its checksum is of: the attributes."""
 
 _MARKER: Final = struct.Struct(">hh")
 """Version and type in the key of a control record."""
 
 _ABORT: Final = 0
+
+V2: Final = 2
+"""The format of batches; messages have 0 or 1."""
+
+NO_TIMESTAMP: Final = 0
 
 
 class Taken(NamedTuple):
@@ -68,7 +73,7 @@ class LogBytes:
     def take(self, data: memoryview, aborted: Iterable[Aborted]) -> Taken:
         """The records in what was fetched at `position`, as chunks in order of offset."""
         hidden = _HiddenBatches(aborted if self._committed else ())
-        run = _Run(self._source, data)
+        run: _Run | _OldRun = _Run(self._source, data)
         chunks: list[RecordChunk] = []
         error: UnreadableRecordsError | None = None
         try:
@@ -76,7 +81,7 @@ class LogBytes:
                 if not hidden.has(batch, data):
                     if not run.takes(batch):
                         self._end(run, chunks)
-                        run = _Run(self._source, data)
+                        run = (_Run if batch.magic >= V2 else _OldRun)(self._source, data)
                     run.add(batch, self.position)
                 self.position = batch.last_offset + 1
                 self.last_epoch = batch.leader_epoch
@@ -98,22 +103,18 @@ class LogBytes:
         """
         seen = -1
         for batch in batches(data):
-            if batch.base_offset <= seen:
+            if 0 <= batch.base_offset <= seen or batch.last_offset <= seen:
                 raise ValueError(f"the batch at offset {batch.base_offset} follows offset {seen}")
             seen = batch.last_offset
             if seen < self.position:
                 continue
-            if self._checks_crc:
-                found = crc32c.crc32c(data[batch.start + CRC_BEGINS : batch.end])
-                if found != batch.crc:
-                    raise ValueError(
-                        f"the checksum is {batch.crc:#x}, of the bytes it is {found:#x}"
-                    )
+            if self._checks_crc and not is_intact(data, batch):
+                raise ValueError(f"its checksum is not {batch.crc:#x}: its bytes are damaged")
             yield batch
         if seen < 0 and data:
             raise ValueError(f"{len(data)} bytes came, which are not one whole batch")
 
-    def _end(self, run: _Run, chunks: list[RecordChunk]) -> None:
+    def _end(self, run: _Run | _OldRun, chunks: list[RecordChunk]) -> None:
         chunk = run.chunk(self.covered)
         if chunk is not None:
             self.covered = chunk.last + 1
@@ -131,7 +132,9 @@ class _Run:
         self._spans: list[Span] = []
 
     def takes(self, batch: BatchHeader) -> bool:
-        """Whether a batch may join: it has the type of timestamps of the others."""
+        """Whether a batch may join: it has the format and the timestamp type of the others."""
+        if batch.magic < V2:
+            return False
         if not self._batches:
             return True
         return not (self._batches[0].attributes ^ batch.attributes) & APPEND_TIME
@@ -170,6 +173,62 @@ class _Run:
         return BatchChunk(
             self._source, self._data, self._batches, self._spans, covers_from, self._number
         )
+
+
+class _OldRun:
+    """Messages of the formats v0 and v1 that become one chunk; they are opened at once.
+
+    Such data is from before Kafka 0.11, and has no headers of records.
+    """
+
+    def __init__(self, _: Source, data: memoryview) -> None:
+        self._data = data
+        self._timestamp_type = -1
+        self._offsets: list[int] = []
+        self._timestamps: list[int] = []
+        self._keys: list[bytes | None] = []
+        self._values: list[bytes | None] = []
+
+    def takes(self, batch: BatchHeader) -> bool:
+        """Whether a message may join: it is old, and has the timestamp type of the others."""
+        return batch.magic < V2 and self._timestamp_type in (-1, _timestamp_type(batch))
+
+    def add(self, batch: BatchHeader, position: int) -> None:
+        """Adds the records of a message, or of those that it wraps, from `position` on."""
+        self._timestamp_type = _timestamp_type(batch)
+        base, (deltas, timestamps, keys, values, _) = message_columns(self._data, [batch])
+        start = bisect_left(deltas, position - base)
+        if self._offsets and start < len(deltas) and base + deltas[start] <= self._offsets[-1]:
+            raise ValueError(f"offset {base + deltas[start]} follows {self._offsets[-1]}")
+        self._offsets += [base + delta for delta in deltas[start:]]
+        self._timestamps += timestamps[start:]
+        self._keys += [None] * (len(deltas) - start) if keys is None else keys[start:]
+        self._values += values[start:]
+
+    def chunk(self, covers_from: int) -> RecordChunk | None:
+        """The messages as a chunk; None = there is no record."""
+        if not self._offsets:
+            return None
+        offsets = self._offsets
+        payload = sum(map(len, filter(None, chain(self._keys, self._values))))
+        return ColumnChunk(
+            covers_from=covers_from,
+            first=offsets[0],
+            last=offsets[-1],
+            offsets=None if offsets[-1] - offsets[0] == len(offsets) - 1 else offsets,
+            timestamps=self._timestamps,
+            timestamp_type=self._timestamp_type,
+            keys=None if self._keys.count(None) == len(offsets) else self._keys,
+            values=self._values,
+            headers={},
+            size_bytes=payload + RECORD_OVERHEAD_BYTES * len(offsets),
+        )
+
+
+def _timestamp_type(batch: BatchHeader) -> int:
+    if batch.magic == 0:
+        return NO_TIMESTAMP
+    return LOG_APPEND_TIME if batch.attributes & APPEND_TIME else CREATE_TIME
 
 
 class _HiddenBatches:

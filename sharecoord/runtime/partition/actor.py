@@ -24,7 +24,12 @@ from sharecoord.core.partition.decisions import (
 from sharecoord.core.partition.share_partition import SharePartition
 from sharecoord.core.settings import PartitionSettings
 from sharecoord.core.states import AcknowledgeType
-from sharecoord.errors import InternalError, NotOwnerError, SharecoordError
+from sharecoord.errors import (
+    InternalError,
+    NotOwnerError,
+    SharecoordError,
+    UnreadableRecordsError,
+)
 from sharecoord.eventlog.schema import RangeEvent
 from sharecoord.ports import TopicInfo
 from sharecoord.runtime.kernel.alarm import Alarm

@@ -91,8 +91,7 @@ def candidates(
     unreadable = None
     if with_fresh:
         try:
-            for run in _fresh_runs(partition, cache, clock, batch, max_records):
-                fresh.append(run)
+            fresh.extend(_fresh_runs(partition, cache, clock, batch, max_records))
         except UnreadableRecordsError as error:
             # The records before go out first.
             unreadable = None if fresh else error

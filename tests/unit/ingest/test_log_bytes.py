@@ -144,7 +144,7 @@ def test_a_batch_that_compaction_emptied_moves_the_position() -> None:
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        (batch(recs(2, 2), crc=1), "the checksum is 0x1"),
+        (batch(recs(2, 2), crc=1), "its checksum is not 0x1"),
         (batch(recs(2, 2), count=3), "not possible"),
         (batch([Rec(2, b"x")], last=5, count=2), "at offset 2"),
         (batch(recs(1, 1)), "follows offset 1"),
