@@ -75,10 +75,14 @@ class Authority:
         """A certificate, its key encrypted when there is a password; `dates` as YYMMDDHHMMSSZ."""
         pair = Pair(self._folder / f"{name}.pem", self._folder / f"{name}.key")
         request = self._folder / f"{name}.csr"
-        locked = ("-passout", f"pass:{password}") if password else ("-nodes",)
-        _openssl("req", "-new", *_KEY, *locked, "-subj", f"/CN={name}", "-keyout", str(pair.key),
+        _openssl("req", "-new", *_KEY, "-nodes", "-subj", f"/CN={name}", "-keyout", str(pair.key),
                  "-addext", f"subjectAltName={','.join(hosts)}", "-out", str(request))  # fmt: skip
         period = () if dates is None else ("-startdate", dates[0], "-enddate", dates[1])
+        if password:
+            # Kafka on Java 17 reads no newer encryption of keys.
+            locked = ("-v1", "PBE-SHA1-3DES", "-passout", f"pass:{password}")
+            _openssl("pkcs8", "-topk8", *locked, "-in", str(pair.key), "-out", f"{pair.key}.locked")
+            pair = pair._replace(key=Path(f"{pair.key}.locked"))
         self._ca("-in", str(request), "-out", str(pair.certificate), "-notext", *period)
         return pair
 

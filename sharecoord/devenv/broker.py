@@ -69,6 +69,7 @@ class KafkaBroker(Server):
         version: str = DEFAULT_VERSION,
         *,
         settings: Mapping[str, str] | None = None,
+        listeners: Mapping[str, str] | None = None,
         heap_mb: int = 512,
         start_timeout_s: float = 60.0,
         measured: bool = False,
@@ -78,6 +79,8 @@ class KafkaBroker(Server):
         Args:
             version: A key of `maven.RELEASES`.
             settings: Broker settings over those of `broker_config.TEST_SETTINGS`.
+            listeners: More listeners beside the one in plaintext, name → security protocol, as
+                {"LOCKED": "SASL_SSL"}; `address` gives where they are.
             heap_mb: Bound of the Java heap in MiB, at least 128.
             start_timeout_s: How long `start` waits for the broker.
             measured: Whether it is as fast as it can be after its first minutes, as in a
@@ -91,6 +94,7 @@ class KafkaBroker(Server):
         self.version = version
         self._release = kafka_release(version)
         self._settings = broker_config.checked_settings(settings or {})
+        self._listeners = dict(listeners or {})
         self._options = [f"-Xmx{heap_mb}m", *(() if measured else (_COMPILE_ONCE,))]
         self._start_timeout_s = start_timeout_s
         self._data_dir: Path | None = None
@@ -104,6 +108,12 @@ class KafkaBroker(Server):
         if not self._ports:
             raise DevenvError("the broker has no port yet: call start() first")
         return f"{LOOPBACK}:{self._ports[0]}"
+
+    def address(self, listener: str) -> str:
+        """`host:port` of one of `listeners`; the same after a restart."""
+        if not self._ports:
+            raise DevenvError("the broker has no port yet: call start() first")
+        return f"{LOOPBACK}:{self._ports[2 + list(self._listeners).index(listener)]}"
 
     @property
     def data_dir(self) -> Path:
@@ -164,7 +174,7 @@ class KafkaBroker(Server):
         """Chooses directory and ports, ports again if another process took them meanwhile."""
         self._data_dir = Path(tempfile.mkdtemp(prefix="sharecoord-kafka-"))
         for attempt in range(1, PORT_ATTEMPTS + 1):
-            self._ports = free_ports(2)
+            self._ports = free_ports(2 + len(self._listeners))
             try:
                 self._launch(deadline_s)
                 return
@@ -176,7 +186,7 @@ class KafkaBroker(Server):
 
     def _launch(self, deadline_s: float) -> None:
         """Writes the property files, starts the processes, waits until the broker answers."""
-        port, second_port = self._ports
+        port, second_port = self._ports[:2]
         own = self._own_settings()
         properties = self.data_dir / "server.properties"
         broker_config.write_properties(properties, {**self._settings, **own})
@@ -210,8 +220,9 @@ class KafkaBroker(Server):
             if self._release.zookeeper
             else broker_config.kraft_settings
         )
-        port, second_port = self._ports
-        return build(port, second_port, self.data_dir / "data")
+        port, second_port, *more_ports = self._ports
+        own = build(port, second_port, self.data_dir / "data")
+        return broker_config.with_listeners(own, self._listeners, more_ports)
 
     def _guarded(self, name: str, argv: Sequence[str], log_name: str) -> GuardedProcess:
         log_path = self.data_dir / log_name

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from sharecoord.devenv.errors import DevenvError
@@ -123,6 +123,30 @@ def zookeeper_broker_settings(port: int, zookeeper_port: int, log_dir: Path) -> 
         "listeners": f"PLAINTEXT://{LOOPBACK}:{port}",
         "advertised.listeners": f"PLAINTEXT://{LOOPBACK}:{port}",
         "log.dirs": str(log_dir),
+    }
+
+
+def with_listeners(
+    settings: Mapping[str, str], listeners: Mapping[str, str], ports: Sequence[int]
+) -> dict[str, str]:
+    """The settings with more listeners, one port each.
+
+    Args:
+        settings: Those of the broker with its plaintext listener.
+        listeners: Name → security protocol; what they need besides (`listener.name.<name>.…`)
+            is among the caller's settings.
+        ports: As many, in the same order.
+    """
+    if not listeners:
+        return dict(settings)
+    addresses = [f"{name}://{LOOPBACK}:{port}" for name, port in zip(listeners, ports, strict=True)]
+    protocols = [f"{name}:{protocol}" for name, protocol in listeners.items()]
+    known = settings.get("listener.security.protocol.map", "PLAINTEXT:PLAINTEXT")
+    return {
+        **settings,
+        "listeners": ",".join((settings["listeners"], *addresses)),
+        "advertised.listeners": ",".join((settings["advertised.listeners"], *addresses)),
+        "listener.security.protocol.map": ",".join((known, *protocols)),
     }
 
 

@@ -28,7 +28,7 @@ from sharecoord.errors import (
     SharecoordError,
     UnauthenticatedError,
 )
-from sharecoord.kafka.wire.connection import Connection, Endpoint, Socket
+from sharecoord.kafka.wire.connection import Connection, ConnectionOptions, Endpoint
 from sharecoord.kafka.wire.faults import printable, unavailable
 from sharecoord.kafka.wire.keys import Settings, flag, number
 from sharecoord.kafka.wire.sasl import SaslExchange
@@ -40,6 +40,10 @@ CLIENT_NAME: Final = "sharecoord"
 
 REAUTHENTICATE_PART: Final = 0.85
 """Of a session's lifetime (KIP-368): after it the connection logs in again, as Kafka's client."""
+
+REAUTHENTICATE_BEFORE_S: Final = 1.0
+"""At least so long before the end: a request that a slow broker reads after it costs the
+connection."""
 
 REAUTHENTICATE_MIN_S: Final = 1.1
 """A broker takes no second log-in within a second."""
@@ -72,7 +76,7 @@ class BrokerOptions:
     backoff_s: float = 0.1
     """Between two attempts to connect; doubles with each that fails."""
     backoff_max_s: float = 2.0
-    socket: Socket = field(default_factory=Socket)
+    connection: ConnectionOptions = field(default_factory=ConnectionOptions)
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
@@ -103,7 +107,7 @@ class BrokerOptions:
             timeout_s=seconds("socket.timeout.ms", 60_000, 10, 300_000),
             backoff_s=seconds("reconnect.backoff.ms", 100, 0, _HOUR_MS),
             backoff_max_s=seconds("reconnect.backoff.max.ms", 2_000, 0, _HOUR_MS),
-            socket=Socket(
+            connection=ConnectionOptions(
                 answer_bytes_max=number(
                     settings,
                     "receive.message.max.bytes",
@@ -199,6 +203,10 @@ class Broker:
             await asyncio.wait({preparing})
             if not preparing.cancelled() and (error := preparing.exception()) is not None:
                 raise error
+            made = self._connection
+            if made is not None and made.ended is not None:
+                # It ended as soon as it was made: whoever calls hears of it, and may try again.
+                raise made.ended
 
     def close(self) -> None:
         """Ends the connection for good; calls fail from now on."""
@@ -234,7 +242,7 @@ class Broker:
         options = self._options
         backoff_s = min(options.backoff_max_s, options.backoff_s * 2 ** min(self._failures, 16))
         self._failures += 1
-        setup_timeout_s = options.socket.setup_timeout_s
+        setup_timeout_s = options.connection.setup_timeout_s
         try:
             async with asyncio.timeout(setup_timeout_s):
                 return await self._greeted()
@@ -251,7 +259,7 @@ class Broker:
         # What there is to show comes first: without a token nobody is called.
         exchange = None if login is None else await login.exchange()
         connection = await Connection.open(
-            self.endpoint, self._options.socket, tls=None if tls is None else tls.context()
+            self.endpoint, self._options.connection, tls=None if tls is None else tls.context()
         )
         self._log_in_at_s = self._session_ends_at_s = float("inf")
         try:
@@ -265,7 +273,7 @@ class Broker:
         return connection
 
     async def _learn_versions(self, connection: Connection) -> None:
-        timeout_s = self._options.socket.setup_timeout_s
+        timeout_s = self._options.connection.setup_timeout_s
         hello = ApiVersionsRequest(
             client_software_name=CLIENT_NAME, client_software_version=__version__
         )
@@ -321,8 +329,8 @@ class Broker:
         self._log_in_at_s = self._session_ends_at_s = float("inf")
         if lifetime_s > 0:
             self._session_ends_at_s = began_s + lifetime_s
-            part_s = max(REAUTHENTICATE_MIN_S, lifetime_s * REAUTHENTICATE_PART)
-            self._log_in_at_s = began_s + part_s
+            due_s = min(lifetime_s * REAUTHENTICATE_PART, lifetime_s - REAUTHENTICATE_BEFORE_S)
+            self._log_in_at_s = began_s + max(REAUTHENTICATE_MIN_S, due_s)
 
     async def _shake_hands(self, connection: Connection, login: Login) -> None:
         handshake = SaslHandshakeRequest(mechanism=login.mechanism)

@@ -34,8 +34,9 @@ from sharecoord.errors import (
 )
 from sharecoord.kafka.wire.broker import Broker, BrokerOptions
 from sharecoord.kafka.wire.connection import Endpoint
+from sharecoord.kafka.wire.keys import Settings
 from sharecoord.kafka.wire.options import ClusterOptions
-from sharecoord.kafka.wire.security import Security, Settings
+from sharecoord.kafka.wire.security import Security
 from sharecoord.ports import OffsetQuery
 
 log = structlog.get_logger(__name__)
@@ -127,7 +128,7 @@ class Cluster:
         self._answered: Broker | None = None
         """Who answered last: is asked first."""
         self._watched: Counter[str] = Counter()
-        self._listeners: list[Callable[[], None]] = []
+        self._listeners: dict[Callable[[], None], None] = {}
         self._round: _Round | None = None
         self._asking: set[asyncio.Task[None]] = set()
         self._turn = asyncio.Lock()
@@ -140,10 +141,10 @@ class Cluster:
 
     # -- metadata -----------------------------------------------------------------------------
 
-    def listen(self, listener: Callable[[], None]) -> Callable[[], None]:
+    def listen(self, listener: Callable[[], None]) -> Callable[[], object]:
         """Calls `listener` after each change of metadata, until what is returned is called."""
-        self._listeners.append(listener)
-        return lambda: self._listeners.remove(listener)
+        self._listeners[listener] = None
+        return lambda: self._listeners.pop(listener, None)
 
     def watch(self, topic: str) -> None:
         """Keeps the metadata of a topic fresh, until `unwatch`."""

@@ -49,7 +49,7 @@ class Endpoint(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Socket:
+class ConnectionOptions:
     """How a connection is made and kept."""
 
     answer_bytes_max: int = 100_000_000
@@ -78,7 +78,7 @@ class Connection(asyncio.BufferedProtocol):
     stops waiting (cancellation) does not end it: its answer is dropped when it comes.
     """
 
-    def __init__(self, endpoint: Endpoint, options: Socket) -> None:
+    def __init__(self, endpoint: Endpoint, options: ConnectionOptions) -> None:
         self.endpoint = endpoint
         self.answer_bytes_max = min(GREETING_BYTES_MAX, options.answer_bytes_max)
         """Raised to that of the options by `trust`."""
@@ -104,7 +104,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @classmethod
     async def open(
-        cls, endpoint: Endpoint, options: Socket, *, tls: ssl.SSLContext | None
+        cls, endpoint: Endpoint, options: ConnectionOptions, *, tls: ssl.SSLContext | None
     ) -> Connection:
         """Connects.
 

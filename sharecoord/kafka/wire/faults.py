@@ -43,8 +43,8 @@ _OURS: Final = {
         " broker's ssl.truststore"
     ),
     "SSLV3_ALERT_CERTIFICATE_UNKNOWN": (
-        "the broker does not trust kafka.ssl.certificate.location: look at its dates, and at the"
-        " broker's ssl.truststore"
+        "the broker does not trust kafka.ssl.certificate.location: its dates are over, or its CA is"
+        " to be added to the broker's ssl.truststore"
     ),
     "SSLV3_ALERT_CERTIFICATE_EXPIRED": "kafka.ssl.certificate.location has expired: renew it",
     "SSLV3_ALERT_CERTIFICATE_REVOKED": "kafka.ssl.certificate.location was revoked: renew it",

@@ -22,9 +22,10 @@ from sharecoord.errors import KafkaUnavailableError, UnauthenticatedError, Unaut
 from sharecoord.kafka.wire import fetch
 from sharecoord.kafka.wire.broker import Broker
 from sharecoord.kafka.wire.cluster import NO_LEADER, Cluster
+from sharecoord.kafka.wire.connection import Connection
 from sharecoord.kafka.wire.fetch import Found, Wanted
 from sharecoord.kafka.wire.fetch_session import SESSION_ERRORS, FetchSession, Key
-from sharecoord.kafka.wire.options import FetchOptions
+from sharecoord.kafka.wire.options import HEAD_BYTES, FetchOptions
 
 log = structlog.get_logger(__name__)
 
@@ -205,8 +206,8 @@ class Fetching:
             if self.source is not None:
                 self.source.remove(self)
             self.source = source
-            if source is not None:
-                source.fetchings[self] = None
+        if source is not None:
+            source.add(self)
         self.changed()
 
     def hold(self, delay_s: float) -> None:
@@ -259,6 +260,7 @@ class Line:
         self._name = name
         self._sent_s = -math.inf
         self._broker: Broker | None = None
+        self._connection: Connection | None = None
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -274,18 +276,19 @@ class Line:
         calls: list[Callable[[], None]] = []
         try:
             while True:
+                if self._connection is not None and not self._connection.is_open:
+                    # It may take long to be there again: what came before does not wait for it.
+                    _tell(calls)
                 answer = await self._ask()
-                had, calls = calls, []
-                for call in had:
-                    call()
+                told = bool(calls)
+                _tell(calls)
                 if answer is not None:
                     calls = await self._answer(answer)
-                elif not had:
+                elif not told:
                     break
-        except asyncio.CancelledError:
-            raise
         except Exception as error:
             log.exception("fetching failed; the broker's partitions start again")
+            _tell(calls)
             self._fail(KafkaUnavailableError(f"an error of ours: {error!r}"))
         self._task = None
         self._source.wake()
@@ -325,7 +328,7 @@ class Line:
             self._broker = None
         if self._broker is None:
             self._broker = cluster.connect(node)
-        await self._broker.connected()
+        self._connection = await self._broker.connected()
         return self._broker
 
     async def _answer(self, call: asyncio.Task[memoryview]) -> list[Callable[[], None]]:
@@ -338,7 +341,9 @@ class Line:
         finally:
             call.cancel()
             self.is_waiting = False
-        self.answered, self.answered_sent_s = self.sent, self._sent_s
+        if found.found or not found.throttle_ms:
+            # Else a broker that is at its quota has not looked (KIP-219).
+            self.answered, self.answered_sent_s = self.sent, self._sent_s
         self.was_quiet = not found.found
         return self._source.taken(self, found, self._sent_s)
 
@@ -371,6 +376,10 @@ class Source:
         self.fetchings: dict[Fetching, None] = {}
         self.changed: dict[Fetching, None] = {}
         """Partitions that want something else than what the last requests said."""
+        self._has_ids: bool | None = None
+        """Whether all topics have an id; None = to be looked at again."""
+        self.large: dict[Fetching, None] = {}
+        """Partitions whose next batch did not fit into an answer."""
         self._main = Line(self, f"{node}-main")
         self._quick = Line(self, f"{node}-quick")
         self._resume_at_s = -math.inf
@@ -386,10 +395,17 @@ class Source:
         """Its two connections."""
         return self._main, self._quick
 
+    def add(self, fetching: Fetching) -> None:
+        """Reads a partition; its topic may have another id than before."""
+        self.fetchings[fetching] = None
+        self._has_ids = None
+
     def remove(self, fetching: Fetching) -> None:
         """Reads a partition no more."""
         self.fetchings.pop(fetching, None)
+        self._has_ids = None
         self.changed.pop(fetching, None)
+        self.large.pop(fetching, None)
         if not self.fetchings:
             asyncio.get_running_loop().call_later(SOURCE_IDLE_S, self.fetcher.tidy, self)
 
@@ -426,8 +442,11 @@ class Source:
             KafkaUnavailableError: The broker has neither of the versions that are known here.
         """
         low, high = broker.versions.get(fetch.KEY, (0, 0))
-        if low <= fetch.BY_ID <= high and all(each.topic_id for each in self.fetchings):
-            return fetch.BY_ID
+        if low <= fetch.BY_ID <= high:
+            if self._has_ids is None:
+                self._has_ids = all(each.topic_id for each in self.fetchings)
+            if self._has_ids:
+                return fetch.BY_ID
         if low <= fetch.BY_NAME <= high:
             return fetch.BY_NAME
         raise KafkaUnavailableError(
@@ -451,10 +470,16 @@ class Source:
         return line.session.request(
             max_wait_ms=round(wait_s * 1000),
             min_bytes=options.min_bytes,
-            max_bytes=self.fetcher.answer_bytes_max,
+            max_bytes=self._answer_bytes(),
             committed=self.fetcher.committed,
             rack=options.rack,
         )
+
+    def _answer_bytes(self) -> int:
+        """How large an answer may be: a batch that did not fit has room beside the others."""
+        large = max((each.batch_bytes for each in self.large), default=0)
+        fetcher = self.fetcher
+        return min(fetcher.answer_bytes_max + large, fetcher.options.answer_bytes_max - HEAD_BYTES)
 
     def _take_over(self, line: Line, other: Line) -> None:
         """Lets a connection's session have what is wanted and not being asked for on the other."""
@@ -548,6 +573,16 @@ def name_of(code: int) -> str:
         return ErrorCode(code).name.upper()
     except ValueError:
         return f"error {code}"
+
+
+def _tell(calls: list[Callable[[], None]]) -> None:
+    """Tells sinks, each once; one that fails keeps the others from nothing."""
+    while calls:
+        call = calls.pop(0)
+        try:
+            call()
+        except Exception:
+            log.exception("a listener to fetched records failed")
 
 
 def _seen(task: asyncio.Task[memoryview]) -> None:

@@ -16,8 +16,8 @@ from sharecoord.kafka.wire.fetch import Found
 from sharecoord.kafka.wire.fetch_source import Fetching as Fetching
 from sharecoord.kafka.wire.fetch_source import FetchSink as FetchSink
 from sharecoord.kafka.wire.fetch_source import Said, Source, name_of
+from sharecoord.kafka.wire.keys import Settings
 from sharecoord.kafka.wire.options import HEAD_BYTES, FetchOptions
-from sharecoord.kafka.wire.security import Settings
 
 log = structlog.get_logger(__name__)
 
@@ -174,7 +174,10 @@ class Fetcher:
             self._enlarge(fetching, reach.wanted_bytes)
             return None
         fetching.position, fetching.last_epoch = reach.next_offset, reach.last_epoch
-        fetching.batch_bytes = 0
+        if fetching.batch_bytes:
+            fetching.batch_bytes = 0
+            if fetching.source is not None:
+                fetching.source.large.pop(fetching, None)
         found = _alone(found)
         self.buffered_bytes += len(found.records)
         return lambda: self._pass_on(fetching, found, sent_s, before)
@@ -212,6 +215,8 @@ class Fetcher:
             )
         # Twice as much if not even its length came.
         fetching.batch_bytes = min(most, max(wanted_bytes, 2 * fetching.batch_bytes))
+        if fetching.source is not None:
+            fetching.source.large[fetching] = None
 
     # -- errors -------------------------------------------------------------------------------
 

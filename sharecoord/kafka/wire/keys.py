@@ -44,7 +44,8 @@ HONOURED: Final = frozenset(_HONOURED.split())
 _READING: Final = """
     bootstrap.servers metadata.broker.list client.rack check.crcs fetch.error.backoff.ms
     fetch.max.bytes fetch.message.max.bytes fetch.min.bytes fetch.wait.max.ms
-    max.partition.fetch.bytes metadata.max.age.ms topic.metadata.refresh.interval.ms
+    max.partition.fetch.bytes metadata.max.age.ms retry.backoff.max.ms retry.backoff.ms
+    topic.metadata.propagation.max.ms topic.metadata.refresh.interval.ms
 """
 READING: Final = frozenset(_READING.split())
 """Not about connections: for those who look up leaders and fetch over them."""
@@ -54,7 +55,6 @@ _QUEUE: Final = "librdkafka's own queues; what is read ahead here is bound by me
 _LOG: Final = "librdkafka's own log"
 _OURS: Final = "the coordinator's metrics and log take its place"
 _NEVER: Final = "librdkafka says that it is no longer used"
-_FAST: Final = "a lost leader is looked up at once, and again with back-off"
 _NO_GROUP: Final = "reading is in no group of Kafka's"
 
 HARMLESS: Final[Mapping[str, str]] = {
@@ -85,14 +85,11 @@ HARMLESS: Final[Mapping[str, str]] = {
     "reconnect.backoff.jitter.ms": _NEVER,
     "socket.blocking.max.ms": _NEVER,
     "topic.metadata.refresh.fast.cnt": _NEVER,
-    "topic.metadata.refresh.fast.interval.ms": _FAST,
+    "topic.metadata.refresh.fast.interval.ms": "retry.backoff.ms takes its place",
     "topic.metadata.refresh.sparse": "only topics that are read are asked for",
-    "topic.metadata.propagation.max.ms": "a topic that is not there yet is asked for again",
     "metadata.recovery.strategy": "with no broker left, the configured ones are asked again",
     "metadata.recovery.rebootstrap.trigger.ms": "with no broker left, this is done at once",
     "metadata.request.timeout.ms": "socket.timeout.ms bounds every request",
-    "retry.backoff.ms": _FAST,
-    "retry.backoff.max.ms": _FAST,
     "socket.max.fails": "the first request that is late ends the connection: the default, 1",
     "socket.nagle.disable": "always so: requests are small, and answers are waited for",
     "socket.receive.buffer.bytes": "the kernel sizes it by need, and larger than one that is set",

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple, Self
 
 from sharecoord.errors import InvalidConfigError
 from sharecoord.kafka.wire.connection import Endpoint
-from sharecoord.kafka.wire.security import Settings
+from sharecoord.kafka.wire.keys import Settings, number
 
 PORT: Final = 9092
 """Of an address that has none."""
@@ -27,20 +27,8 @@ class Number(NamedTuple):
         Raises:
             InvalidConfigError: It is no whole number, or out of bounds.
         """
-        for key in self.keys:
-            if key in settings:
-                try:
-                    found = int(settings[key])
-                except ValueError:
-                    found = self.least - 1
-                if not self.least <= found <= self.most:
-                    raise InvalidConfigError(
-                        f"kafka.{key} is {settings[key]!r}; it is a whole number from {self.least}"
-                        f" to {self.most}",
-                        metadata={"key": f"kafka.{key}"},
-                    )
-                return found
-        return self.default
+        key = next((key for key in self.keys if key in settings), self.keys[0])
+        return number(settings, key, default=self.default, bounds=(self.least, self.most))
 
 
 ANSWER_BYTES: Final = Number(("receive.message.max.bytes",), 100_000_000, 1000, 2**31 - 1)
@@ -72,9 +60,6 @@ class ClusterOptions:
     """How the cluster is found and asked."""
 
     servers: tuple[Endpoint, ...]
-    client_id: str
-    timeout_s: float
-    answer_bytes_max: int
     retry_s: float
     retry_max_s: float
     refresh_s: float
@@ -91,9 +76,6 @@ class ClusterOptions:
         refresh_ms, age_ms = REFRESH_MS.of(settings), AGE_MS.of(settings)
         return cls(
             servers=servers_of(settings),
-            client_id=str(settings.get("client.id", "sharecoord")),
-            timeout_s=SOCKET_MS.of(settings) / 1000,
-            answer_bytes_max=ANSWER_BYTES.of(settings),
             retry_s=retry_s,
             retry_max_s=max(retry_s, RETRY_MAX_MS.of(settings) / 1000),
             refresh_s=(min(refresh_ms, age_ms) if refresh_ms > 0 else age_ms) / 1000,

@@ -428,11 +428,17 @@ class FakeBroker:
         if self.closed or self.endpoint in self._kafka.down:
             raise KafkaUnavailableError(f"can not connect to {self.endpoint}")
 
-    async def connected(self) -> None:
+    @property
+    def is_open(self) -> bool:
+        """It is its own connection."""
+        return not self.closed and self.endpoint not in self._kafka.down
+
+    async def connected(self) -> FakeBroker:
         if self.endpoint in self._kafka.silent:
             await asyncio.sleep(30)
         self.check()
         self.versions = {1: self._kafka.fetch_versions}
+        return self
 
     async def call(self, request: Any, response: Any, *, timeout_s: float | None = None) -> Any:
         await self.connected()

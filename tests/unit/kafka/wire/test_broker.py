@@ -23,7 +23,7 @@ from kio.static.primitive import i32Timedelta, i64Timedelta
 from sharecoord import __version__
 from sharecoord.errors import InvalidConfigError, KafkaUnavailableError, UnauthenticatedError
 from sharecoord.kafka.wire.broker import Broker, BrokerOptions
-from sharecoord.kafka.wire.connection import Socket
+from sharecoord.kafka.wire.connection import Connection, ConnectionOptions
 from sharecoord.kafka.wire.security import PLAINTEXT, Security, security_of
 from sharecoord.kafka.wire.tokens import Token
 from tests.unit.kafka.wire.fake_broker import CLOSE, SILENCE, FakeBroker, Hours, Request, hours
@@ -237,6 +237,16 @@ async def test_who_goes_away_does_not_end_the_attempt_of_the_others(fake: FakeBr
     first.cancel()
     go.set()
     assert (await second).cluster_id == "link-0"
+    broker.close()
+
+
+async def test_a_connection_that_ends_at_once_is_told_to_who_calls(
+    fake: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = linked(fake)
+    monkeypatch.setattr(Connection, "trust", Connection.close)
+    with pytest.raises(KafkaUnavailableError, match="was closed by us"):
+        await ask(broker)
     broker.close()
 
 
@@ -523,7 +533,7 @@ def test_options_by_librdkafka_s_keys() -> None:
         *("me", 5.0, 0.05),
         0.9,
     )
-    assert found.socket == Socket(
+    assert found.connection == ConnectionOptions(
         answer_bytes_max=2_000_000, setup_timeout_s=1.5, idle_s=0.0, family=2, keepalive=True
     )
     assert BrokerOptions.of({}) == BrokerOptions()

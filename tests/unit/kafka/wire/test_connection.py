@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import tracemalloc
 from collections.abc import AsyncIterator
+from unittest import mock
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sharecoord.errors import KafkaUnavailableError
 from sharecoord.kafka.wire import connection as module
-from sharecoord.kafka.wire.connection import Connection, Endpoint, Socket
+from sharecoord.kafka.wire.connection import Connection, ConnectionOptions, Endpoint
 from tests.unit.kafka.wire.fake_broker import (
     CLOSE,
     SILENCE,
@@ -33,7 +36,7 @@ async def broker() -> AsyncIterator[FakeBroker]:
 
 
 async def opened(broker: FakeBroker, **options: object) -> Connection:
-    connection = await Connection.open(broker.endpoint, Socket(**options), tls=None)  # type: ignore[arg-type]
+    connection = await Connection.open(broker.endpoint, ConnectionOptions(**options), tls=None)  # type: ignore[arg-type]
     connection.trust()
     return connection
 
@@ -102,7 +105,7 @@ async def test_no_memory_is_made_for_an_answer_that_is_too_large(broker: FakeBro
 
 async def test_before_it_is_trusted_a_broker_may_send_little(broker: FakeBroker) -> None:
     broker.on(METADATA, lambda request: bytes(2 << 20))
-    connection = await Connection.open(broker.endpoint, Socket(), tls=None)
+    connection = await Connection.open(broker.endpoint, ConnectionOptions(), tls=None)
     with pytest.raises(KafkaUnavailableError, match=f"4 to {1 << 20} are taken"):
         await ask(connection)
 
@@ -261,13 +264,36 @@ async def test_nobody_listens(broker: FakeBroker) -> None:
     endpoint = broker.endpoint
     await broker.stop()
     with pytest.raises(KafkaUnavailableError, match=f"can not connect to {endpoint}"):
-        await Connection.open(endpoint, Socket(), tls=None)
+        await Connection.open(endpoint, ConnectionOptions(), tls=None)
     await broker.start()
 
 
 async def test_a_host_that_is_no_name() -> None:
     with pytest.raises(KafkaUnavailableError, match="no name of a host"):
-        await Connection.open(Endpoint("a" * 70 + ".b", 1), Socket(), tls=None)
+        await Connection.open(Endpoint("a" * 70 + ".b", 1), ConnectionOptions(), tls=None)
+
+
+@given(st.lists(st.binary(min_size=1, max_size=300), max_size=20), st.booleans())
+def test_whatever_comes_it_answers_or_ends(pieces: list[bytes], likely: bool) -> None:
+    async def fed() -> None:
+        connection = Connection(Endpoint("x", 1), ConnectionOptions(idle_s=0.0))
+        connection.connection_made(mock.create_autospec(asyncio.Transport, instance=True))
+        answers = [ask(connection) for _ in range(3)]
+        for number, piece in enumerate(pieces, start=1):
+            data = framed(number, piece) if likely else piece
+            while data and connection.is_open:
+                room = connection.get_buffer(-1)
+                taken = min(len(room), len(data), 7)
+                room[:taken] = data[:taken]
+                connection.buffer_updated(taken)
+                data = data[taken:]
+        connection.close()
+        found = await asyncio.gather(*answers, return_exceptions=True)
+        for answer, piece in zip(found, pieces, strict=False):
+            if likely:
+                assert bytes(answer) == piece  # type: ignore[arg-type]
+
+    asyncio.run(fed())
 
 
 def test_an_endpoint_is_written_as_people_write_it() -> None:

@@ -275,10 +275,51 @@ async def test_committed_records_alone_are_asked_for(b: Bench) -> None:
     held, free = b.read(0), b.read(1)
     await free.until("fetched", 4)
     assert b.kafka.fetches[0].request.isolation_level == 1
-    assert held.said == []
+    assert [len(found.records) for found in held.found] == [0]
     log_of(b).stable = 3
     b.kafka.notify()
     await held.until("fetched", 3)
+
+
+@bench(
+    filled(*[1] * 80, size=900),
+    filled(1, size=30_000),
+    filled(*[1] * 80, size=900),
+    fetch_max_bytes=9_000,
+    max_partition_fetch_bytes=4_000,
+)
+async def test_a_batch_larger_than_an_answer_has_room_beside_others(b: Bench) -> None:
+    b.read(0)
+    b.read(2)
+    large = b.read(1)
+    await large.until("fetched", 1)
+    assert len(b.kafka.fetches) < 15
+    sizes = [asked.request.max_bytes for asked in b.kafka.fetches]
+    assert max(sizes) == 9_000 + 30_061
+
+
+@bench(Log(), filled(3))
+async def test_the_end_of_a_log_is_told_and_that_it_moves(b: Bench) -> None:
+    empty, full = b.read(0), b.read(1, offset=3)
+    for sink in (empty, full):
+        await sink.until("fetched", -1)
+    assert [sink.found[0].high_watermark for sink in (empty, full)] == [0, 3]
+    assert [len(sink.found[0].records) for sink in (empty, full)] == [0, 0]
+
+
+@bench(filled(1), filled(1))
+async def test_a_connection_that_ends_keeps_no_records_back(b: Bench) -> None:
+    sink = b.read()
+
+    def end(asked: Any) -> None:
+        b.kafka.silent.add(b.kafka.nodes[1])
+        b.kafka.down.add(b.kafka.nodes[1])
+
+    b.kafka.on_fetch = end
+    assert await sink.until("fetched", 1) < 0.1
+    b.kafka.on_fetch = lambda asked: None
+    b.kafka.silent.clear()
+    b.kafka.down.clear()
 
 
 # -- sessions -----------------------------------------------------------------------------------
@@ -490,6 +531,20 @@ async def test_quotas_are_kept(b: Bench) -> None:
     await sink.until("fetched", 1)
     await b.until(lambda: len(b.kafka.fetches) == 2)
     assert b.kafka.fetches[1].at_s - b.kafka.fetches[0].at_s >= 7.0
+
+
+@bench(filled(1))
+async def test_an_answer_at_the_quota_is_no_proof_of_an_end(b: Bench) -> None:
+    sink = b.read()
+    await sink.until("fetched", 1)
+    assert sink.fetching is not None
+    await b.until(lambda: len(b.kafka.fetches) == 2)
+    before_s = sink.fetching.drained_s
+    b.kafka.throttle_s = 3.0
+    await b.until(lambda: len(b.kafka.fetches) == 3)
+    assert sink.fetching.drained_s == before_s
+    await b.until(lambda: len(b.kafka.fetches) == 4)
+    assert sink.fetching.drained_s > before_s
 
 
 # -- errors -------------------------------------------------------------------------------------
@@ -778,3 +833,15 @@ async def test_closing_ends_a_poll(b: Bench) -> None:
     later(b)
     await asyncio.sleep(3)
     assert sink.said == [("fetched", 1)]
+
+
+@bench(filled(1))
+async def test_closing_waits_for_no_broker(b: Bench) -> None:
+    b.kafka.silent.update(b.kafka.nodes.values())
+    b.read()
+    await b.until(lambda: b.fetcher._sources)
+    await asyncio.sleep(0.01)
+    began_s = asyncio.get_running_loop().time()
+    await b.fetcher.close()
+    await b.cluster.close()
+    assert asyncio.get_running_loop().time() == began_s

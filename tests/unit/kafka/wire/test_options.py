@@ -53,7 +53,9 @@ def test_settings_of_fetching(key: str, value: Any, field: str, found: Any) -> N
 
 @pytest.mark.parametrize("value", ["x", -1, 300_001, "1.5"])
 def test_values_out_of_bounds_are_named(value: Any) -> None:
-    with pytest.raises(InvalidConfigError, match=r"kafka.fetch.wait.max.ms .* from 0 to 300000"):
+    with pytest.raises(
+        InvalidConfigError, match=r"kafka\.fetch\.wait\.max\.ms .* from 0 to 300000"
+    ):
         FetchOptions.of({"fetch.wait.max.ms": value})
 
 
