@@ -113,7 +113,11 @@ class KafkaBroker(Server):
         """`host:port` of one of `listeners`; the same after a restart."""
         if not self._ports:
             raise DevenvError("the broker has no port yet: call start() first")
-        return f"{LOOPBACK}:{self._ports[2 + list(self._listeners).index(listener)]}"
+        names = list(self._listeners)
+        if listener not in names:
+            known = ", ".join(names) or "none"
+            raise DevenvError(f"the broker has no listener {listener}; it has {known}")
+        return f"{LOOPBACK}:{self._ports[2 + names.index(listener)]}"
 
     @property
     def data_dir(self) -> Path:

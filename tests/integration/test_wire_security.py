@@ -19,6 +19,7 @@ from kio.schema.metadata.v4.request import MetadataRequest
 from kio.schema.metadata.v4.response import MetadataResponse
 
 from sharecoord.devenv.broker import KafkaBroker
+from sharecoord.devenv.errors import DevenvError
 from sharecoord.errors import KafkaUnavailableError, SharecoordError, UnauthenticatedError
 from sharecoord.kafka.wire.broker import Broker, BrokerOptions
 from sharecoord.kafka.wire.connection import Endpoint
@@ -149,6 +150,15 @@ async def refused(cluster: Cluster, name: str, settings: Mapping[str, str]) -> S
         with pytest.raises(SharecoordError) as caught:
             await ask(broker)
         return caught.value
+
+
+def test_a_listener_has_a_name_and_a_port(cluster: Cluster) -> None:
+    addresses = {cluster.broker.address(name) for name in LISTENERS}
+    assert len(addresses) == len(LISTENERS)
+    with pytest.raises(DevenvError, match="no listener OTHER; it has TLS, MUTUAL"):
+        cluster.broker.address("OTHER")
+    with pytest.raises(DevenvError, match="call start"):
+        KafkaBroker(listeners=LISTENERS).address("TLS")
 
 
 # -- ways in --------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from kio.static.primitive import i32Timedelta, i64Timedelta
 
 from sharecoord import __version__
 from sharecoord.errors import InvalidConfigError, KafkaUnavailableError, UnauthenticatedError
+from sharecoord.kafka.wire import connection
 from sharecoord.kafka.wire.broker import Broker, BrokerOptions
 from sharecoord.kafka.wire.connection import Connection, ConnectionOptions
 from sharecoord.kafka.wire.security import PLAINTEXT, Security, security_of
@@ -126,6 +127,30 @@ async def test_all_who_call_share_one_connection(fake: FakeBroker) -> None:
     broker.close()
 
 
+async def test_who_calls_waits_while_a_broker_owes_many_answers(
+    fake: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "REQUESTS_MAX", 2)
+    go, most = asyncio.Event(), 0
+
+    async def held(request: Request) -> MetadataResponse:
+        nonlocal most
+        await go.wait()
+        most = max(most, len(open_one._waiting))
+        return metadata(request)
+
+    fake.on(MetadataRequest, held)
+    broker = linked(fake)
+    open_one = await broker.connected()
+    calls = [asyncio.ensure_future(ask(broker)) for _ in range(7)]
+    await fake.seen(MetadataRequest)
+    await turns()
+    go.set()
+    await asyncio.gather(*calls)
+    assert most == 2
+    broker.close()
+
+
 async def test_a_broker_that_knows_old_versions_alone(fake: FakeBroker) -> None:
     fake.offered[18] = (0, 2)
     broker = linked(fake)
@@ -152,10 +177,10 @@ async def test_an_answer_that_can_not_be_read_ends_the_connection(
     fake.on(MetadataRequest, lambda request: answer)
     broker = Broker(fake.endpoint, PLAINTEXT, BrokerOptions(backoff_s=0.0))
     for call in (lambda: broker.call_raw(FETCH, 12, b"", timeout_s=5.0), lambda: ask(broker)):
-        connection = await broker.connected()
+        used = await broker.connected()
         with pytest.raises(KafkaUnavailableError, match="can not be read"):
             await call()
-        assert not connection.is_open
+        assert not used.is_open
     broker.close()
 
 
@@ -215,9 +240,9 @@ async def test_an_answer_to_a_call_ends_the_back_off(fake: FakeBroker, clock: Ho
     for attempt in range(4):
         clock.forward(1.51)
         assert (await ask(broker)).cluster_id == f"link-{attempt}"
-        connection = await broker.connected()
+        used = await broker.connected()
         fake.drop()
-        while connection.is_open:  # noqa: ASYNC110 - the other end's last word is on its way
+        while used.is_open:  # noqa: ASYNC110 - the other end's last word is on its way
             await asyncio.sleep(0)
     broker.close()
 
