@@ -14,10 +14,16 @@ WORKDIR /src
 COPY constraints.txt ./
 RUN python3 -m venv /opt/sharecoord \
     && /opt/sharecoord/bin/python -m pip install --no-cache-dir --constraint constraints.txt --upgrade pip
+# For the extension in C of sdk/batches. Where there is no compiler to be had, the image does without
+# it: records are then opened in Python, at five to twenty times the cost.
+RUN headers=$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h; \
+    packages="gcc libc6-dev"; test -e "$headers" || packages="$packages python3-dev"; \
+    { command -v gcc >/dev/null && test -e "$headers"; } \
+    || { apt-get update && apt-get install --yes --no-install-recommends $packages; } \
+    || echo "no compiler: the image will be without the extension of sharecoord-batches"
 COPY pyproject.toml README.md LICENSE ./
 COPY sdk sdk
 COPY sharecoord sharecoord
-# sdk/batches has an extension in C, which an image without a compiler does without.
 # Nothing in the image installs anything or imports setuptools, which Python 3.11 puts beside pip.
 RUN /opt/sharecoord/bin/python -m pip install --no-cache-dir \
         --constraint constraints.txt --build-constraint constraints.txt \
