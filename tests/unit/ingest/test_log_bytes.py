@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import struct
+import zlib
 from collections.abc import Sequence
 
 import pytest
 
-from sharecoord.core.records import RecordChunk
+from sharecoord.core.records import ColumnChunk, RecordChunk
 from sharecoord.ingest.batch_chunk import BatchChunk, Source
 from sharecoord.ingest.log_bytes import LogBytes
 from sharecoord.ingest.open_batches import OpenBatches
@@ -187,3 +189,32 @@ def test_a_chunk_holds_the_answer_only_while_it_is_most_of_it() -> None:
     assert len(answer) < second.size_bytes < len(answer) + 1_000
     assert first.record(0).value == b"0"
     assert second.record(0).value == b"x" * 5_000
+
+
+def old_message(offset: int, value: bytes, magic: int, timestamp_ms: int = 7) -> bytes:
+    """A message as brokers stored it before Kafka 0.11."""
+    body = struct.pack(">bb", magic, 0) + (struct.pack(">q", timestamp_ms) if magic else b"")
+    body += struct.pack(">i", -1) + struct.pack(">i", len(value)) + value
+    return struct.pack(">qiI", offset, len(body) + 4, zlib.crc32(body)) + body
+
+
+def test_messages_of_old_formats_are_columns_beside_batches() -> None:
+    log = log_at(3)
+    old = [old_message(2, b"below", 0), old_message(3, b"a", 0), old_message(5, b"b", 0)]
+    made = taken(log, *old, old_message(6, b"c", 1), batch(recs(7, 2)))
+    assert [type(chunk) for chunk in made] == [ColumnChunk, ColumnChunk, BatchChunk]
+    assert [chunk.timestamp_type for chunk in made] == [0, 1, 1]
+    assert [chunk.covers_from for chunk in made] == [3, 6, 7]
+    assert runs(made) == [(3, 3), (5, 5), (6, 6), (7, 8)]
+    assert made[0].columns(0, 2).values == [b"a", b"b"]
+    assert made[1].columns(0, 1).timestamps == [7]
+
+
+def test_a_damaged_message_of_an_old_format_stops_the_log_there() -> None:
+    log = log_at(0)
+    damaged = old_message(1, b"xyz", 1).replace(b"xyz", b"xyZ")
+    chunks, error = log.take(memoryview(old_message(0, b"a", 1) + damaged), [])
+    assert runs(chunks) == [(0, 0)]
+    assert log.position == 1
+    assert error is not None
+    assert "checksum" in error.message
