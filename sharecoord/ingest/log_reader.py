@@ -471,6 +471,11 @@ class KafkaLogReader:
         """Partitions that are not read, because that would take too many files."""
         return len(self._pool.waiting.readings)
 
+    @property
+    def open_bytes(self) -> int:
+        """See `ports.LogReader`: all records are open."""
+        return 0
+
     def _new_slot(self, number: int, committed: bool) -> _Slot:  # noqa: FBT001 - Pool's call
         queue = {
             name: max(least, int(READER_DEFAULTS[name]) // number)
