@@ -39,6 +39,10 @@ _MARKER: Final = struct.Struct(">hh")
 
 _ABORT: Final = 0
 
+CHUNK_BYTES_MAX: Final = 1 << 20
+"""Bytes of compressed batches in a chunk, if it has several. A group that looks for scheduled records
+or needs all keys opens a whole chunk, and its deliveries want the batches to be open still."""
+
 V2: Final = 2
 """The format of batches; messages have 0 or 1."""
 
@@ -132,11 +136,14 @@ class _Run:
         self._spans: list[Span] = []
 
     def takes(self, batch: BatchHeader) -> bool:
-        """Whether a batch may join: it has the format and the timestamp type of the others."""
+        """Whether a batch may join: it is like the others, and there is room."""
         if batch.magic < V2:
             return False
         if not self._batches:
             return True
+        is_compressed = batch.attributes & COMPRESSION
+        if is_compressed and batch.end - self._batches[0].start > CHUNK_BYTES_MAX:
+            return False
         return not (self._batches[0].attributes ^ batch.attributes) & APPEND_TIME
 
     def add(self, batch: BatchHeader, position: int) -> None:

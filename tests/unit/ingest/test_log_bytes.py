@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from sharecoord.core.records import ColumnChunk, RecordChunk
+from sharecoord.ingest import log_bytes
 from sharecoord.ingest.batch_chunk import BatchChunk, Source
 from sharecoord.ingest.log_bytes import LogBytes
 from sharecoord.ingest.open_batches import OpenBatches
@@ -218,3 +219,10 @@ def test_a_damaged_message_of_an_old_format_stops_the_log_there() -> None:
     assert log.position == 1
     assert error is not None
     assert "checksum" in error.message
+
+
+def test_much_that_is_compressed_becomes_several_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    size = len(batch(recs(0, 2), codec=3))
+    monkeypatch.setattr(log_bytes, "CHUNK_BYTES_MAX", 2 * size)
+    made = taken(log_at(0), *(batch(recs(2 * i, 2), codec=3) for i in range(5)))
+    assert [(chunk.covers_from, chunk.last) for chunk in made] == [(0, 3), (4, 7), (8, 9)]
