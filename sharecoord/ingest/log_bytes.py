@@ -40,8 +40,8 @@ _MARKER: Final = struct.Struct(">hh")
 _ABORT: Final = 0
 
 CHUNK_BYTES_MAX: Final = 1 << 20
-"""Bytes of compressed batches in a chunk, if it has several. A group that looks for scheduled records
-or needs all keys opens a whole chunk, and its deliveries want the batches to be open still."""
+"""Bytes of compressed batches in a chunk, if it has several. A group that looks for scheduled
+records or needs all keys opens a whole chunk, and its deliveries want the batches open still."""
 
 V2: Final = 2
 """The format of batches; messages have 0 or 1."""
