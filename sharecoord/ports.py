@@ -338,6 +338,10 @@ class Stretch(NamedTuple):
 class LogReader(Protocol):
     """Reader of Kafka's records, the only one."""
 
+    @property
+    def open_bytes(self) -> int:
+        """Memory that the reader keeps beside the chunks: compressed batches that are open."""
+
     def read(
         self, topic: str, partition: int, offset: int, *, committed: bool, sink: LogSink
     ) -> LogReading:

@@ -291,6 +291,11 @@ class FakeLog:
 
     # -- ports.LogReader ------------------------------------------------------------------------
 
+    @property
+    def open_bytes(self) -> int:
+        """See `ports.LogReader`: its records are open."""
+        return 0
+
     def read(
         self, topic: str, partition: int, offset: int, *, committed: bool, sink: LogSink
     ) -> FakeReading:

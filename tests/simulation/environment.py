@@ -410,6 +410,11 @@ class LogView:
         self.refusals = log.refusals
         self._readings: list[_ViewReading] = []
 
+    @property
+    def open_bytes(self) -> int:
+        """See `ports.LogReader`: its records are open."""
+        return 0
+
     def read(
         self, topic: str, partition: int, offset: int, *, committed: bool, sink: LogSink
     ) -> LogReading:

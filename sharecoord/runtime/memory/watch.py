@@ -169,12 +169,17 @@ class MemoryWatch:
                 self._stalled.look(use)
         return [use for use in by_group.values() if use.used_bytes or use.group in self._starved]
 
+    @property
+    def _shared_bytes(self) -> int:
+        """Bytes that no group has by itself."""
+        return self._context.committer.committing_bytes + self._context.reader.open_bytes
+
     def _total(self, uses: Iterable[GroupUse]) -> int:
-        return self._context.committer.committing_bytes + sum(use.used_bytes for use in uses)
+        return self._shared_bytes + sum(use.used_bytes for use in uses)
 
     def _part(self, uses: Sequence[GroupUse], mark: int) -> float:
         """The part of each group when all together come to a mark."""
-        left = max(mark - self._context.committer.committing_bytes, 0)
+        left = max(mark - self._shared_bytes, 0)
         starved = self._starved
         needs = [math.inf if use.group in starved else use.used_bytes for use in uses]
         return fair_part(needs, left)
@@ -351,7 +356,7 @@ class MemoryWatch:
         self.figures = MemoryFigures(
             level,
             self._limit,
-            caches=self._budget.used_bytes,
+            caches=self._budget.used_bytes + self._context.reader.open_bytes,
             ranges=sum(use.ranges for use in uses),
             key_tables=sum(use.key_tables for use in uses),
             pending=self._context.committer.committing_bytes,

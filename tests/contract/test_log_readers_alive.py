@@ -1,4 +1,4 @@
-"""The reader on a real Kafka: whoever reads, however often that changes, gets each record once."""
+"""Readers on a real Kafka: whoever reads, however often that changes, gets each record once."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ import pytest
 
 from sharecoord.core.records import RecordChunk
 from sharecoord.devenv.topics import Topics
-from sharecoord.ingest.log_reader import KafkaLogReader, Reading
+from sharecoord.ports import LogReader, LogReading
 from tests.conftest import TopicFactory
+from tests.contract.log_readers import READERS, make
 from tests.support import KafkaUnderTest, eventually_async
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]
@@ -27,11 +28,11 @@ SEED = 1
 class Life:
     """Readings of all partitions that come, pause, go and come back while records arrive."""
 
-    def __init__(self, reader: KafkaLogReader, topic: str, seed: int) -> None:
+    def __init__(self, reader: LogReader, topic: str, seed: int) -> None:
         self._reader, self._topic = reader, topic
         self._random = random.Random(seed)
         self.positions = dict.fromkeys(range(PARTITIONS), 0)
-        self.readings: dict[int, Reading] = {}
+        self.readings: dict[int, LogReading] = {}
         self._full: set[int] = set()
         self.records = 0
         self.faults: list[str] = []
@@ -85,7 +86,8 @@ class Life:
         """A chunk must go on where the last one ended, without gaps and with its own records."""
         position = self.positions[partition]
         wanted = [_value(partition, position + i) for i in range(chunk.count)]
-        if (chunk.covers_from, chunk.first) != (position, position) or chunk.values != wanted:
+        chunk_values = chunk.columns(0, chunk.count).values
+        if (chunk.covers_from, chunk.first) != (position, position) or chunk_values != wanted:
             self.faults.append(
                 f"{partition}: {chunk.covers_from}, {chunk.first} to {chunk.last} at {position}"
             )
@@ -146,11 +148,12 @@ def produced(topics: Topics, topic: str, seed: int) -> Iterator[dict[int, int]]:
         thread.join()
 
 
+@pytest.mark.parametrize("kind", READERS)
 async def test_readings_come_and_go_and_no_record_is_missed(
-    kafka_broker: KafkaUnderTest, topics: Topics, topic: TopicFactory
+    kind: str, kafka_broker: KafkaUnderTest, topics: Topics, topic: TopicFactory
 ) -> None:
     name = topic(partitions=PARTITIONS)
-    reader = KafkaLogReader({"bootstrap.servers": kafka_broker.bootstrap_servers})
+    reader = make(kind, kafka_broker.bootstrap_servers)
     life = Life(reader, name, SEED)
     drawn = random.Random(SEED)
     try:
@@ -171,21 +174,22 @@ REREADS = 300
 LOG_RECORDS = 1_000
 
 
+@pytest.mark.parametrize("kind", READERS)
 async def test_ranges_of_many_partitions_are_read_again_at_a_time(
-    kafka_broker: KafkaUnderTest, topics: Topics, topic: TopicFactory
+    kind: str, kafka_broker: KafkaUnderTest, topics: Topics, topic: TopicFactory
 ) -> None:
     name = topic(partitions=PARTITIONS)
     for partition in range(PARTITIONS):
         records = [(None, _value(partition, offset), ()) for offset in range(LOG_RECORDS)]
         topics.produce(name, records, partition=partition)
-    reader = KafkaLogReader({"bootstrap.servers": kafka_broker.bootstrap_servers})
+    reader = make(kind, kafka_broker.bootstrap_servers)
     drawn = random.Random(SEED)
 
     async def look() -> None:
         partition, first = drawn.randrange(PARTITIONS), drawn.randrange(LOG_RECORDS)
         last = min(first + drawn.choice([0, 3, 400]), LOG_RECORDS - 1)
         chunks = await reader.reread(name, partition, first, last, committed=False)
-        values = [value for chunk in chunks for value in chunk.values]
+        values = [value for chunk in chunks for value in chunk.columns(0, chunk.count).values]
         assert values == [_value(partition, offset) for offset in range(first, last + 1)]
 
     try:
