@@ -51,9 +51,10 @@ def header_text(name: str) -> str:
 
 
 class RecordChunk(ABC):
-    """Records of one partition in order of offset, all with one type of timestamps. Never changed.
+    """Records of one partition in order of offset. Never changed.
 
-    What a batch says of all its records is there at once; columns may have to be made first.
+    All have one type of timestamps and one leader epoch. What a batch says of all its records is
+    there at once; columns may have to be made first.
     """
 
     __slots__ = ()
@@ -66,6 +67,7 @@ class RecordChunk(ABC):
     timestamp_type: int
     """Kafka's: 0 not available, 1 create time, 2 log append time."""
     leader_epoch: int
+    """Of the leader that wrote the records; -1 = not known (formats before Kafka 0.11)."""
     due_times: Mapping[int, int]
     """When records are due that ask for it (`core.dispatch.schedule`): epoch ms, by index."""
 

@@ -487,9 +487,21 @@ class KafkaLogReader:
         self._closing: set[asyncio.Task[None]] = set()
 
     def read(
-        self, topic: str, partition: int, offset: int, *, committed: bool, sink: LogSink
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        *,
+        last_epoch: int,
+        committed: bool,
+        sink: LogSink,
     ) -> Reading:
-        """Reads from `offset` on, until closed."""
+        """Reads from `offset` on, until closed.
+
+        The epoch is not shown to Kafka. librdkafka compares epochs only when the leader changes
+        while it reads, and tells of a log that was cut with the code of any offset that is out of
+        range (`_AUTO_OFFSET_RESET`), without the place of the cut: `on_diverged` is never called.
+        """
         slot = self._slot_for((topic, partition), committed=committed)
         reading = Reading(slot or self._waiting, topic, partition, offset, sink)
         if slot is not None:

@@ -439,12 +439,12 @@ async def _last_end_counts(
     context: Context, actor: PartitionActor, row: PartitionRow, *args: Any, **kwargs: Any
 ) -> int | None:
     """Takes a log for cut where it ends when that is certain."""
-    if await _judge_log_end(context, actor, row, *args, **kwargs) is None:
+    if await _lowest_end(context, actor, row, *args, **kwargs) is None:
         return None
     return await context.calls.offset(OffsetQuery(row.key.topic, row.key.partition, LATEST))
 
 
-_judge_log_end = log_changes.judge_log_end
+_lowest_end = log_changes._lowest_end
 
 
 MUTATIONS = FLEET_MUTATIONS | {
@@ -459,9 +459,7 @@ MUTATIONS = FLEET_MUTATIONS | {
     "a replay ends one that is not finished": _nothing_hinders,
     "a replay begins its source anew": on(memory_lanes, "make_replay", _begins_source_anew),
     "a commit of a former owner takes effect": on(MemoryStore, "commit", _no_fence),
-    "a log is taken for cut where it ends later": on(
-        log_changes, "judge_log_end", _last_end_counts
-    ),
+    "a log is taken for cut where it ends later": on(log_changes, "_lowest_end", _last_end_counts),
     "a claim does not raise the owner epoch": on(MemoryStore, "_claim", _no_owner_epoch),
     "a reset does not raise the state epoch": on(MemoryPartition, "clear", _reset_keeps_epoch),
     "an acknowledgement is confirmed before it is stored": on(
