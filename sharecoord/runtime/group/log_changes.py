@@ -86,6 +86,7 @@ async def judge_log(
         actor.log.unknown_epochs = 0
     elif actor.log.unknown_epochs >= UNKNOWN_EPOCHS_MAX:
         epoch = row.head.end_leader_epoch
+        await _check_topic_id(context, row)
         await _stop(context, row, f"has no record of leader epoch {epoch}, which was read")
     lowest_end = await _lowest_end(context, actor, row, log_end, committed=committed)
     return None if lowest_end is None else (lowest_end, None)
@@ -133,6 +134,14 @@ async def _check_same_topic(context: Context, row: PartitionRow, what: str) -> N
     """
     if not row.key.topic_id:
         await _stop(context, row, f"{what}, and the cluster has no topic ids")
+    await _check_topic_id(context, row)
+
+
+async def _check_topic_id(context: Context, row: PartitionRow) -> None:
+    """Returns unless the topic has another id now, or is gone; then raises KafkaUnavailableError.
+
+    The group's watch of its topics deals with that.
+    """
     info = await context.catalog.look(row.key.topic)
     if info is None or info.topic_id != row.key.topic_id:
         raise KafkaUnavailableError(f"{_where(row)} is gone, or of a topic made again")
