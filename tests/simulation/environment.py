@@ -88,6 +88,7 @@ class SimLog(FakeLog):
         text = body if isinstance(body, bytes) else body.encode()
         first = super().append(topic, count, partition=partition, value=text, **more)
         place, offsets = self._key(topic, partition), range(first, first + count)
+        self.known.written_under(place, offsets, self.log(topic, partition).leader_epoch)
         self.known.appended(place, first, count, text)
         if (key := more.get("key")) is not None:
             self.known.keys.setdefault(place, {}).update(dict.fromkeys(offsets, key))

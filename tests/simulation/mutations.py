@@ -30,6 +30,7 @@ from sharecoord.core.order.admission import Admission
 from sharecoord.core.order.shared_keys import SharedKeys
 from sharecoord.core.partition import log_start, outcomes, passed_over, share_partition
 from sharecoord.core.partition.decisions import AcknowledgedRange, Decision
+from sharecoord.core.partition.leader_epochs import UNKNOWN, LeaderEpochs
 from sharecoord.core.partition.share_partition import SharePartition
 from sharecoord.core.settings import PartitionSettings
 from sharecoord.core.window.window import RangeState, Window
@@ -447,6 +448,25 @@ async def _last_end_counts(
 _lowest_end = log_changes._lowest_end
 
 
+def _no_epoch_stored(*args: Any, **kwargs: Any) -> PartitionCommit:
+    """Commits an end without the leader epoch before it."""
+    commit = _commit_of(*args, **kwargs)
+    assert commit.head is not None, "of a share-partition"
+    commit.head = replace(commit.head, end_leader_epoch=UNKNOWN)
+    return commit
+
+
+def _truncated_below_the_end(window: Window, offset: int) -> None:
+    """A log that was cut voids what is under way there; what was finished stays so."""
+    end = window.end_offset
+    _truncate(window, offset)
+    window.end_offset = end
+    _advance(window)
+
+
+_truncate = Window.truncate
+
+
 MUTATIONS = FLEET_MUTATIONS | {
     **PROGRAM_MUTATIONS,
     "a letter is redriven a second time": on(memory_lanes, "_state", _forgets_marks),
@@ -460,6 +480,11 @@ MUTATIONS = FLEET_MUTATIONS | {
     "a replay begins its source anew": on(memory_lanes, "make_replay", _begins_source_anew),
     "a commit of a former owner takes effect": on(MemoryStore, "commit", _no_fence),
     "a log is taken for cut where it ends later": on(log_changes, "_lowest_end", _last_end_counts),
+    "a leader epoch is not stored": on(claimed, "commit_of", _no_epoch_stored),
+    "a leader epoch is not shown after a load": on(
+        share_partition, "LeaderEpochs", lambda end_offset, epoch: LeaderEpochs(end_offset, UNKNOWN)
+    ),
+    "a log that was cut keeps what was finished": on(Window, "truncate", _truncated_below_the_end),
     "a claim does not raise the owner epoch": on(MemoryStore, "_claim", _no_owner_epoch),
     "a reset does not raise the state epoch": on(MemoryPartition, "clear", _reset_keeps_epoch),
     "an acknowledgement is confirmed before it is stored": on(
