@@ -22,7 +22,7 @@ SOONEST = {
     "a key is out in a topic and in its letters": 65,
     "a letter is redriven a second time": 43,
     "a leader epoch is not shown after a load": 66,
-    "a log is taken for cut where it ends later": 8,
+    "a log is taken for cut where it ends later": 169,
     "a new owner delivers before the lock books are compared": 6,
     "a new owner does not know who holds locks": 45,
     "a pause of a topic, partition or member is not followed": 19,
