@@ -17,10 +17,11 @@ RUN python3 -m venv /opt/sharecoord \
 COPY pyproject.toml README.md LICENSE ./
 COPY sdk sdk
 COPY sharecoord sharecoord
+# sdk/batches has an extension in C, which an image without a compiler does without.
 # Nothing in the image installs anything or imports setuptools, which Python 3.11 puts beside pip.
 RUN /opt/sharecoord/bin/python -m pip install --no-cache-dir \
         --constraint constraints.txt --build-constraint constraints.txt \
-        ./sdk '.[postgres,mysql,otel,events]' \
+        ./sdk ./sdk/batches '.[postgres,mysql,otel,events]' \
     && /opt/sharecoord/bin/python -m pip uninstall --yes setuptools pip
 
 FROM ${BASE_IMAGE}

@@ -14,9 +14,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 TEST_EXTRAS := postgres,mysql,otel,events,bench,spark
 PINS := constraints.txt
-DEFINITIONS := pyproject.toml sdk/pyproject.toml $(PINS)
+BATCHES := sdk/batches
+DEFINITIONS := pyproject.toml sdk/pyproject.toml $(PINS) $(BATCHES)/pyproject.toml $(BATCHES)/setup.py \
+	$(BATCHES)/sharecoord_batches/_native.c
+DISTRIBUTIONS := --editable ./sdk --editable ./$(BATCHES)
 PIP_INSTALL = $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --constraint $(PINS)
 PROTO_VENV := .cache/protoc
+WHEELS_VENV := .cache/wheels
+FUZZ := .cache/fuzz
 IMAGE ?= sharecoord:0.1.0
 
 # `python -m pytest`, so that the root of the repository is on the path (tests.*, tools.*). One hash
@@ -25,7 +30,7 @@ IMAGE ?= sharecoord:0.1.0
 PYTEST = env -u PYTHONDONTWRITEBYTECODE PYTHONHASHSEED=0 $(BIN)/python -m pytest -p tools.suite_minutes
 # Two processes for what does not mind; see tools/suite_minutes.py.
 BESIDE := -n 2 --dist loadscope --no-loadscope-reorder
-FAST_SUITES := $(wildcard tests/unit tests/property tests/architecture tests/sdk)
+FAST_SUITES := $(wildcard tests/unit tests/property tests/batches tests/architecture tests/sdk)
 
 # Given on the command line: `make demo KAFKA=real`, `make demo KAFKA_ADDR=host:9092`,
 # `make demo DEMO_ARGS="--seed 7"`, `make test PYTEST_ARGS="-k window"`, `make bench BENCH_ARGS=...`.
@@ -36,10 +41,11 @@ REPORT ?= $(if $(shell command -v java),demo-report.html)
 DEMO_ARGS ?=
 BENCH_ARGS ?= --plan all
 PYTEST_ARGS ?=
+FUZZ_ARGS ?= --seconds 50
 SEEDS ?= 100000
 FIRST ?= 0
 
-.PHONY: help venv demo test check simulate lint format bench proto settings-doc public-names notebooks chart-example test-long image clean
+.PHONY: help venv demo test check simulate lint format bench proto settings-doc public-names notebooks chart-example test-long fuzz wheels image clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' Makefile
@@ -110,12 +116,24 @@ test-long: $(VENV)/.stamp-test ## Run the long forms, which `make test` leaves o
 	{ date --utc +'%Y-%m-%d %H:%M UTC'; echo "$$commit"; $(PYTEST) tests -m "long or mariadb" --durations 25 $(PYTEST_ARGS); } \
 		2>&1 | sed -u 's#$(CURDIR)#.#g; s#$(HOME)#~#g' | tee docs/evidence/test-long.txt
 
+fuzz: $(VENV)/.stamp-test ## Feed made-up batches to the extension, built with sanitizers (FUZZ_ARGS="--seconds 50 --seed 0"; gcc)
+	@mkdir -p $(FUZZ)
+	@gcc -shared -fPIC -O1 -g -Wall -Wextra -Wno-unused-parameter -fsanitize=address,undefined -fno-sanitize-recover=all \
+		-I"$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("include"))')" \
+		$(BATCHES)/sharecoord_batches/_native.c -o $(FUZZ)/_native.abi3.so
+	@LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" ASAN_OPTIONS=detect_leaks=0 \
+		PYTHONMALLOC=malloc $(BIN)/python -m tests.batches.fuzz --extension $(FUZZ)/_native.abi3.so $(FUZZ_ARGS)
+
+wheels: $(WHEELS_VENV)/.stamp ## Build the wheels of sharecoord-batches for this platform in dist/ (Linux: Docker)
+	@$(WHEELS_VENV)/bin/python -m cibuildwheel --output-dir dist $(BATCHES)
+
 image: ## Build the container image (IMAGE=name:tag, BASE_IMAGE=...)
 	@docker build --tag $(IMAGE) $(if $(BASE_IMAGE),--build-arg BASE_IMAGE=$(BASE_IMAGE)) .
 
 clean: ## Remove .venv and everything else that these targets made
-	@rm -rf $(VENV) .cache build dist *.egg-info sdk/build sdk/*.egg-info bench-results \
+	@rm -rf $(VENV) .cache build dist *.egg-info sdk/build sdk/*.egg-info $(BATCHES)/build $(BATCHES)/*.egg-info bench-results \
 		.pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	@rm -f $(BATCHES)/sharecoord_batches/*.so
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # -- environments ---------------------------------------------------------------------------------
@@ -123,15 +141,15 @@ clean: ## Remove .venv and everything else that these targets made
 $(VENV)/.stamp-runtime: $(DEFINITIONS)
 	@tools/make_venv.sh $(VENV) $(PYTHON)
 	@$(PIP_INSTALL) --upgrade pip
-	@$(PIP_INSTALL) --build-constraint $(PINS) --editable ./sdk --editable .
+	@$(PIP_INSTALL) --build-constraint $(PINS) $(DISTRIBUTIONS) --editable .
 	@touch $@
 
 $(VENV)/.stamp-report: $(VENV)/.stamp-runtime
-	@$(PIP_INSTALL) --build-constraint $(PINS) --editable ./sdk --editable '.[spark]'
+	@$(PIP_INSTALL) --build-constraint $(PINS) $(DISTRIBUTIONS) --editable '.[spark]'
 	@touch $@
 
 $(VENV)/.stamp-test: $(VENV)/.stamp-runtime
-	@$(PIP_INSTALL) --build-constraint $(PINS) --editable ./sdk --editable '.[$(TEST_EXTRAS)]' --group test
+	@$(PIP_INSTALL) --build-constraint $(PINS) $(DISTRIBUTIONS) --editable '.[$(TEST_EXTRAS)]' --group test
 	@touch $@
 
 # The generator has an environment of its own: it needs an older protobuf than the runtime.
@@ -139,4 +157,10 @@ $(PROTO_VENV)/.stamp: pyproject.toml
 	@tools/make_venv.sh $(PROTO_VENV) $(PYTHON)
 	@$(PROTO_VENV)/bin/python -m pip install --quiet --quiet --disable-pip-version-check --constraint $(PINS) --upgrade pip
 	@$(PROTO_VENV)/bin/python -m pip install --quiet --quiet --disable-pip-version-check --group proto
+	@touch $@
+
+# So has what builds wheels.
+$(WHEELS_VENV)/.stamp: pyproject.toml
+	@tools/make_venv.sh $(WHEELS_VENV) $(PYTHON)
+	@$(WHEELS_VENV)/bin/python -m pip install --quiet --quiet --disable-pip-version-check --group wheels
 	@touch $@

@@ -30,7 +30,7 @@ from sharecoord.config.process import ProcessConfig
 from sharecoord.config.process_settings import LogFormat, Mode
 from sharecoord.config.sources import Source
 from sharecoord.errors import InvalidConfigError, SharecoordError
-from sharecoord.ingest.log_reader import KafkaLogReader
+from sharecoord.ingest.readers import make_reader
 from sharecoord.kafka.catalog import KafkaCatalog
 from sharecoord.kafka.client import brokers_of
 from sharecoord.kafka.dead_letter_producer import KafkaDeadLetters
@@ -271,7 +271,8 @@ class Application:
 
     def _kafka_reader(self, files: OpenFiles, refusals: Refusals) -> LogReader:
         """Reads while files may be opened; the board says when that is over."""
-        reader = KafkaLogReader(self.config.kafka, refusals, may_open=files.may_read)
+        config = self.config
+        reader = make_reader(config.reader.kind, config.kafka, refusals, may_open=files.may_read)
 
         def short() -> str:
             waiting = reader.waiting

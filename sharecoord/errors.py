@@ -207,3 +207,18 @@ class OffsetOutOfRangeError(SharecoordError):
     """The offset is below the log start or beyond the log end."""
 
     reason = "OFFSET_OUT_OF_RANGE"
+
+
+class UnreadableRecordsError(SharecoordError):
+    """A batch of records can not be opened; the share-partition stands still before it."""
+
+    reason = "UNREADABLE_RECORDS"
+
+    @classmethod
+    def of(cls, topic: str, partition: int, offset: int, why: object) -> Self:
+        """The error of the batch at an offset, with what an operator can do."""
+        return cls(
+            f"the records of {topic}[{partition}] at offset {offset} can not be read: {why}. "
+            "Nothing is left out by itself: if every try fails, reset the group's offset behind "
+            "them, or have the topic's owner delete them"
+        )

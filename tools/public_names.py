@@ -12,7 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 KEPT = ROOT / "tests" / "architecture" / "public_names.txt"
-PUBLIC = ("sdk/sharecoord_sdk", "sharecoord/testing")
+PUBLIC = ("sdk/sharecoord_sdk", "sdk/batches/sharecoord_batches", "sharecoord/testing")
 
 
 def public_modules(root: Path) -> list[Path]:
@@ -29,7 +29,8 @@ def public_modules(root: Path) -> list[Path]:
 def module_name(path: Path, root: Path) -> str:
     """The dotted name under which users import a file."""
     parts = list(path.relative_to(root).with_suffix("").parts)
-    parts = parts[1:] if parts[0] == "sdk" else parts
+    while parts[0] in ("sdk", "batches"):
+        parts = parts[1:]
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 

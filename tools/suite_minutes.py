@@ -23,6 +23,7 @@ ORDER = (
     "architecture",
     "unit",
     "property",
+    "batches",
     "sdk",
     "contract",
     "helm",
@@ -34,7 +35,7 @@ ORDER = (
     "analytics",
 )
 
-SHARED = frozenset({"architecture", "unit", "property", "sdk", "contract", "helm"})
+SHARED = frozenset({"architecture", "unit", "property", "batches", "sdk", "contract", "helm"})
 """Suites whose files may run beside each other."""
 
 BESIDE = frozenset({"simulation", "analytics"})

@@ -246,6 +246,13 @@ class GroupConfig:
         default=0.2,
         bounds=(0.0, 1.0),
     )
+    scheduled_delivery: bool = bool_setting(
+        "share.scheduled.delivery",
+        "Whether new records wait for the moment that their headers `sharecoord-deliver-at` and "
+        "`sharecoord-delay-ms` name. A group whose producers never set them saves the look into "
+        "every record.",
+        default=True,
+    )
     retry_keep_payload: bool = bool_setting(
         "share.retry.keep.payload",
         "Whether the payload of delayed records is stored, so that a redelivery does not depend on "

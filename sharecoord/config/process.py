@@ -22,6 +22,7 @@ from sharecoord.config.process_settings import (
     ManagementConfig,
     MemoryConfig,
     Mode,
+    ReaderConfig,
     RecoveryConfig,
     StoreConfig,
     TlsConfig,
@@ -66,6 +67,7 @@ class ProcessConfig:
     tls: TlsConfig = field(default_factory=TlsConfig)
     coordinator: CoordinatorConfig = field(default_factory=CoordinatorConfig)
     events: EventsConfig = field(default_factory=EventsConfig)
+    reader: ReaderConfig = field(default_factory=ReaderConfig)
     memory: MemoryConfig = field(default_factory=MemoryConfig)
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     management: ManagementConfig = field(default_factory=ManagementConfig)
@@ -212,7 +214,7 @@ def _plain_text(name: str, raw: Raw) -> str:
 def _kafka_section(merged: Mapping[str, Raw]) -> Mapping[str, str]:
     kafka = {_BOOTSTRAP: DEFAULT_BOOTSTRAP_SERVERS}
     for name, raw in merged.items():
-        if name.startswith(_KAFKA):
+        if name.startswith(_KAFKA) and name not in PROCESS_SETTINGS:
             key = name.removeprefix(_KAFKA)
             check_kafka_key(key, where=raw.where)
             kafka[key] = _plain_text(name, raw)

@@ -52,6 +52,14 @@ DEFAULT_STORE: Final = StoreUrl(
 """Placeholder of the default file until `load` knows the environment."""
 
 
+class ReaderKind(StrEnum):
+    """Who reads records from Kafka."""
+
+    AUTO = "auto"
+    RAW = "raw"
+    LIBRDKAFKA = "librdkafka"
+
+
 class Mode(StrEnum):
     """Whether other coordinators share the store."""
 
@@ -261,6 +269,20 @@ class EventsConfig:
         "counted.",
         default_bytes=16 * _MIB,
         bounds_bytes=(64 * _KIB, _GIB),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReaderConfig:
+    """How records are read from Kafka. All other `kafka.*` keys are those of its clients."""
+
+    kind: ReaderKind = choice_setting(
+        "kafka.reader",
+        "Who reads records: `raw`, connections of the coordinator's own, which take batches as "
+        "they are stored and open them only to deliver them (less CPU and memory); or "
+        "`librdkafka`, which opens every record. `auto` is `raw` unless a `kafka.*` key asks for "
+        "what only librdkafka can do; the log says at the start which one reads, and why.",
+        default=ReaderKind.AUTO,
     )
 
 

@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from sharecoord.core.spans import Span, spans_of, uncovered
 
@@ -37,12 +38,18 @@ def key_hashes_of(keys: Iterable[bytes | None]) -> bytes:
     return b"".join([_NO_KEY if key is None else key_hash(key) for key in keys])
 
 
-Part = tuple[object, ...]
-"""Records of a raw batch; see `sharecoord_batches.records.Part`."""
+Part = Any
+"""Records of a raw batch: `sharecoord_batches.records.Part`, which the core does not import."""
+
+Cursor = tuple[int, int, int]
+"""Where the next record of a raw batch begins; see `sharecoord_batches.records.Cursor`."""
 
 Headers = list[tuple[str, bytes | None]]
 """Names and values, in the record's order. A byte of a name that is not UTF-8 is a lone surrogate,
 as in Python's file names: so no byte is lost, and `name.encode` refuses such a name."""
+
+RECORD_OVERHEAD_BYTES = 160
+"""Memory of a record beside its payload, here and at a member: two bytes objects and list slots."""
 
 
 def header_text(name: str) -> str:
@@ -50,11 +57,38 @@ def header_text(name: str) -> str:
     return name.encode(errors="surrogateescape").decode(errors="backslashreplace")
 
 
+class Record(NamedTuple):
+    """One record without its offset."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    timestamp_ms: int
+
+
+class Columns(NamedTuple):
+    """Consecutive records of a chunk, without their offsets."""
+
+    timestamps: list[int]
+    """Milliseconds since the epoch."""
+    keys: list[bytes | None] | None
+    """None when no record has a key."""
+    values: list[bytes | None]
+    headers: Mapping[int, Headers]
+    """By index from the first of these records; sparse."""
+
+
 class RecordChunk(ABC):
     """Records of one partition in order of offset. Never changed.
 
-    All have one type of timestamps and one leader epoch. What a batch says of all its records is
-    there at once; columns may have to be made first.
+    All have one type of timestamps and one leader epoch.
+
+    The attributes and `span`, `runs`, `part` are there at once. `columns`, `record`, `key`,
+    `timestamp`, `key_hashes` and `due_times` may have to open raw batches first.
+
+    Raises:
+        UnreadableRecordsError: A batch can not be opened; of `columns`, `record`, `key_hashes`,
+            `due_times` and `parts` alone.
     """
 
     __slots__ = ()
@@ -70,16 +104,8 @@ class RecordChunk(ABC):
     """Of the leader that wrote the records; -1 = not known (formats before Kafka 0.11)."""
     due_times: Mapping[int, int]
     """When records are due that ask for it (`core.dispatch.schedule`): epoch ms, by index."""
-
     offsets: list[int] | None
     """None when contiguous."""
-    timestamps: list[int]
-    """Milliseconds since the epoch."""
-    keys: list[bytes | None] | None
-    """None when no record has a key."""
-    values: list[bytes | None]
-    headers: Mapping[int, Headers]
-    """By index in the chunk; sparse."""
 
     @property
     @abstractmethod
@@ -87,18 +113,49 @@ class RecordChunk(ABC):
         """Number of records."""
 
     @abstractmethod
+    def columns(self, start: int, stop: int) -> Columns:
+        """The records [start, stop), by index."""
+
+    @abstractmethod
+    def record(self, at: int) -> Record:
+        """The record with this index; opens one batch at most."""
+
+    @abstractmethod
+    def key(self, at: int) -> bytes | None:
+        """The key of a record; None, too, when its batch can not be opened."""
+
+    @abstractmethod
+    def timestamp(self, at: int) -> int:
+        """A record's timestamp; the latest of its batch when that can not be opened."""
+
+    @abstractmethod
     def key_hashes(self) -> bytes:
         """8 bytes per record, for groups with order by key (design 5.6); an empty key is a key."""
+
+    @abstractmethod
+    def payload_bytes(self, start: int, stop: int) -> int:
+        """Bytes of the records [start, stop) for their member: payloads and an allowance each."""
+
+    @abstractmethod
+    def part(self, first: int, last: int) -> RecordChunk | None:
+        """The records in [first, last] as a chunk that covers from `first`; None = none."""
 
     def parts(self, start: int, stop: int) -> Sequence[Part] | None:
         """The records [start, stop) as they lie in raw batches; None = they are columns."""
         return None
+
+    def read_to(self, last: int, cursor: Cursor) -> None:  # noqa: B027 - columns need no cursor
+        """Remembers where reading ended behind the record at offset `last`, for who reads on."""
 
     def span(self, first: int, last: int) -> tuple[int, int]:
         """Indexes [i, j) of the records with offsets in [first, last]."""
         if self.offsets is None:
             return max(first - self.first, 0), min(last, self.last) - self.first + 1
         return bisect_left(self.offsets, first), bisect_right(self.offsets, last)
+
+    def offset(self, at: int) -> int:
+        """The offset of the record with this index."""
+        return self.first + at if self.offsets is None else self.offsets[at]
 
     def runs(self, first: int, last: int = _END) -> list[Span]:
         """The consecutive offsets of records in [first, last]; O(records), O(1) without a gap."""
@@ -119,14 +176,42 @@ class ColumnChunk(RecordChunk):
     last: int
     offsets: list[int] | None
     timestamps: list[int]
+    """Milliseconds since the epoch."""
     timestamp_type: int
     keys: list[bytes | None] | None
+    """None when no record has a key."""
     values: list[bytes | None]
-    headers: dict[int, Headers]
+    headers: Mapping[int, Headers]
+    """By index; sparse."""
     size_bytes: int
     leader_epoch: int = -1
     due_times: Mapping[int, int] = field(default_factory=dict)
     _hashes: bytes | None = None
+
+    @property
+    def count(self) -> int:
+        """See `RecordChunk`."""
+        return len(self.values)
+
+    def columns(self, start: int, stop: int) -> Columns:
+        """See `RecordChunk`."""
+        headers = self.headers
+        if headers:
+            headers = {i - start: h for i, h in headers.items() if start <= i < stop}
+        keys = None if self.keys is None else self.keys[start:stop]
+        return Columns(self.timestamps[start:stop], keys, self.values[start:stop], headers)
+
+    def record(self, at: int) -> Record:
+        """See `RecordChunk`."""
+        return Record(self.key(at), self.values[at], self.headers.get(at, []), self.timestamps[at])
+
+    def key(self, at: int) -> bytes | None:
+        """See `RecordChunk`."""
+        return None if self.keys is None else self.keys[at]
+
+    def timestamp(self, at: int) -> int:
+        """See `RecordChunk`."""
+        return self.timestamps[at]
 
     def key_hashes(self) -> bytes:
         """See `RecordChunk`."""
@@ -134,10 +219,29 @@ class ColumnChunk(RecordChunk):
             self._hashes = key_hashes_of(self.keys or [None] * self.count)
         return self._hashes
 
-    @property
-    def count(self) -> int:
-        """Number of records."""
-        return len(self.values)
+    def payload_bytes(self, start: int, stop: int) -> int:
+        """See `RecordChunk`."""
+        return self.size_bytes * (stop - start) // self.count
+
+    def part(self, first: int, last: int) -> RecordChunk | None:
+        """See `RecordChunk`."""
+        start, stop = self.span(first, last)
+        if start >= stop:
+            return None
+        offsets = None if self.offsets is None else self.offsets[start:stop]
+        if offsets is not None and offsets[-1] - offsets[0] == len(offsets) - 1:
+            offsets = None
+        return ColumnChunk(
+            covers_from=first,
+            first=self.offset(start),
+            last=self.offset(stop - 1),
+            offsets=offsets,
+            timestamp_type=self.timestamp_type,
+            size_bytes=self.size_bytes * (stop - start) // self.count,
+            leader_epoch=self.leader_epoch,
+            due_times={i - start: at for i, at in self.due_times.items() if start <= i < stop},
+            **self.columns(start, stop)._asdict(),
+        )
 
 
 def gaps_in(chunks: Iterable[RecordChunk], first: int, last: int) -> list[tuple[int, int]]:

@@ -46,6 +46,8 @@ class PartitionSettings(NamedTuple):
     retry_backoff_multiplier: float = 2.0
     retry_backoff_jitter: float = 0.0
     """Part of a wait that varies: 0.2 = up to 20 % shorter or longer."""
+    scheduled_delivery: bool = True
+    """Whether new records wait for the moment that their headers name."""
     retry_keep_payload: bool = False
     """Whether the payloads of records that wait are stored."""
     kept_max_bytes: int = 256 << 20

@@ -96,6 +96,7 @@ class KafkaBroker(Server):
         self._data_dir: Path | None = None
         self._ports: list[int] = []
         self._zookeeper: GuardedProcess | None = None
+        self._cluster_id = broker_config.new_cluster_id()
 
     @property
     def bootstrap_servers(self) -> str:
@@ -176,12 +177,7 @@ class KafkaBroker(Server):
     def _launch(self, deadline_s: float) -> None:
         """Writes the property files, starts the processes, waits until the broker answers."""
         port, second_port = self._ports
-        build = (
-            broker_config.zookeeper_broker_settings
-            if self._release.zookeeper
-            else broker_config.kraft_settings
-        )
-        own = build(port, second_port, self.data_dir / "data")
+        own = self._own_settings()
         properties = self.data_dir / "server.properties"
         broker_config.write_properties(properties, {**self._settings, **own})
         if self._release.zookeeper:
@@ -207,6 +203,16 @@ class KafkaBroker(Server):
 
         process.wait_until(answers, deadline_s)
 
+    def _own_settings(self) -> dict[str, str]:
+        """What follows from ports and directory."""
+        build = (
+            broker_config.zookeeper_broker_settings
+            if self._release.zookeeper
+            else broker_config.kraft_settings
+        )
+        port, second_port = self._ports
+        return build(port, second_port, self.data_dir / "data")
+
     def _guarded(self, name: str, argv: Sequence[str], log_name: str) -> GuardedProcess:
         log_path = self.data_dir / log_name
         return GuardedProcess(name, argv, log_path=log_path, scratch=self.data_dir)
@@ -227,7 +233,7 @@ class KafkaBroker(Server):
         if (self.data_dir / "data" / "meta.properties").is_file():
             return
         command = [*self._java(_COMPILE_ONCE), "kafka.tools.StorageTool", "format"]
-        command += ["-t", broker_config.new_cluster_id(), "-c", str(properties)]
+        command += ["-t", self._cluster_id, "-c", str(properties)]
         answer = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
         )

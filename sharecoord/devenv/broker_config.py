@@ -100,6 +100,20 @@ def kraft_settings(port: int, controller_port: int, log_dir: Path) -> dict[str, 
     }
 
 
+def joining_settings(node_id: int, port: int, controllers: str, log_dir: Path) -> dict[str, str]:
+    """Settings of a further broker; `controllers`: the first one's `controller.quorum.voters`."""
+    return {
+        "process.roles": "broker",
+        "node.id": str(node_id),
+        "controller.quorum.voters": controllers,
+        "controller.listener.names": "CONTROLLER",
+        "listeners": f"PLAINTEXT://{LOOPBACK}:{port}",
+        "advertised.listeners": f"PLAINTEXT://{LOOPBACK}:{port}",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "log.dirs": str(log_dir),
+    }
+
+
 def zookeeper_broker_settings(port: int, zookeeper_port: int, log_dir: Path) -> dict[str, str]:
     """Settings of a broker whose metadata is in ZooKeeper."""
     return {

@@ -2,165 +2,303 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+import time
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
-from typing import Final
+from itertools import accumulate
+from typing import Final, NamedTuple
 
-import cramjam
-from sharecoord_batches import records
+from sharecoord_batches import opener
 from sharecoord_batches.headers import APPEND_TIME, COMPRESSION, HEADER_BYTES, BatchHeader
+from sharecoord_batches.records import Columns as RawColumns
 from sharecoord_batches.records import Part
 
-from sharecoord.core.records import Headers, RecordChunk, key_hashes_of
-
-try:
-    from sharecoord_batches import _native as opener
-except ImportError:
-    opener = records
+from sharecoord.core.changes import Place
+from sharecoord.core.dispatch.schedule import HEADERS_BEGIN_WITH, due_times
+from sharecoord.core.records import (
+    RECORD_OVERHEAD_BYTES,
+    Columns,
+    Cursor,
+    Headers,
+    Record,
+    RecordChunk,
+    key_hashes_of,
+)
+from sharecoord.core.spans import Span
+from sharecoord.errors import UnreadableRecordsError
+from sharecoord.ingest.notes import UNUSABLE_SCHEDULES
+from sharecoord.ingest.open_batches import OpenBatches
 
 CREATE_TIME: Final = 1
 LOG_APPEND_TIME: Final = 2
 
-BATCH_OVERHEAD_BYTES: Final = 200
-"""Memory of a batch beside its bytes: its header as a tuple."""
+BATCH_OVERHEAD_BYTES: Final = 430
+"""Memory of a batch beside its bytes: its header, a tuple of eleven numbers, and list slots."""
 
-DECOMPRESS: Final = {
-    1: cramjam.gzip.decompress,
-    2: cramjam.snappy.decompress,
-    3: cramjam.lz4.decompress,
-    4: cramjam.zstd.decompress,
-}
-"""By the number of the codec in a batch's attributes."""
+SPAN_OVERHEAD_BYTES: Final = 170
+"""Memory of consecutive offsets: a tuple, three numbers, list slots."""
+
+_END: Final = 1 << 63
+
+
+class Source(NamedTuple):
+    """The partition that batches come from, and where they are opened."""
+
+    place: Place
+    open_batches: OpenBatches
 
 
 class BatchChunk(RecordChunk):
-    """Batches that follow each other without a gap, and have one type of timestamps.
+    """Raw batches of one partition in order of offset, with one type of timestamps.
 
-    Either no offset of theirs is without a record (`is_dense`: headers tell), or there is one batch
-    alone, which compaction left gaps in: it is opened at once.
+    Its records are those at the offsets of `spans`: all of them are in the batches, which may have
+    others below the first and beyond the last one.
     """
 
     __slots__ = (
-        "_batches", "_columns", "_data", "_firsts", "_hashes", "_open", "covers_from", "due_times",
-        "first", "is_dense", "last", "leader_epoch", "size_bytes", "timestamp_type",
+        "_batches", "_cursor", "_data", "_due_times", "_ends", "_firsts", "_hashes",
+        "_number", "_source", "_spans", "covers_from", "first", "last", "leader_epoch",
+        "size_bytes", "timestamp_type",
     )  # fmt: skip
 
     def __init__(
-        self, data: memoryview, batches: Sequence[BatchHeader], covers_from: int, first: int
+        self,
+        source: Source,
+        data: memoryview,
+        batches: Sequence[BatchHeader],
+        spans: Sequence[Span],
+        covers_from: int,
+        number: int,
     ) -> None:
-        """`first`: records below are of no interest; a broker sends whole batches."""
+        """Holds the memory of `data`, or a copy where they are the lesser part of it.
+
+        `number` is that of the fetched bytes (`open_batches.next_number`).
+        """
+        start, end = batches[0].start, batches[-1].end
+        held_bytes = memoryview(data.obj).nbytes
+        if end - start < held_bytes // 2:
+            held_bytes = end - start
+            data = memoryview(bytes(data[start:end]))
+            batches = [b._replace(start=b.start - start, end=b.end - start) for b in batches]
+        self._source = source
         self._data = data
+        self._number = number
         self._batches = batches
         self._firsts = [batch.base_offset for batch in batches]
-        self._open: tuple[int, memoryview | bytes] | None = None
-        self._columns: records.Columns | None = None
+        self._spans = spans
+        self._ends = list(accumulate(last - first + 1 for first, last in spans))
+        self._cursor: tuple[int, int, Cursor] | None = None
         self._hashes: bytes | None = None
-        last = batches[-1]
+        self._due_times: Mapping[int, int] | None = None
         self.covers_from = covers_from
-        self.last = last.last_offset
-        self.leader_epoch = last.leader_epoch
-        self.timestamp_type = LOG_APPEND_TIME if last.attributes & APPEND_TIME else CREATE_TIME
-        size = sum(batch.end - batch.start for batch in batches)
-        self.size_bytes = size + BATCH_OVERHEAD_BYTES * len(batches)
-        self.due_times: Mapping[int, int] = {}
-        self.is_dense = all(
-            batch.count == batch.last_offset - batch.base_offset + 1 for batch in batches
+        self.first = spans[0][0]
+        self.last = spans[-1][1]
+        self.leader_epoch = batches[-1].leader_epoch
+        append_time = batches[-1].attributes & APPEND_TIME
+        self.timestamp_type = LOG_APPEND_TIME if append_time else CREATE_TIME
+        self.size_bytes = (
+            held_bytes + BATCH_OVERHEAD_BYTES * len(batches) + SPAN_OVERHEAD_BYTES * len(spans)
         )
-        self.first = max(first, batches[0].base_offset)
-        if not self.is_dense:
-            self.first = self.first + self._all()[0][0]
 
-    @property
-    def offsets(self) -> list[int] | None:  # type: ignore[override]
-        """None when contiguous."""
-        if self.is_dense:
-            return None
-        base = self._batches[0].base_offset
-        return [base + delta for delta in self._all()[0]]
+    # -- what headers tell -------------------------------------------------------------------------
 
     @property
     def count(self) -> int:
-        """Number of records."""
-        return self.last - self.first + 1 if self.is_dense else len(self._all()[0])
-
-    @property
-    def timestamps(self) -> list[int]:  # type: ignore[override]
-        """Milliseconds since the epoch."""
-        return self._all()[1]
-
-    @property
-    def keys(self) -> list[bytes | None] | None:  # type: ignore[override]
-        """None when no record has a key."""
-        return self._all()[2]
-
-    @property
-    def values(self) -> list[bytes | None]:  # type: ignore[override]
-        """The values."""
-        return self._all()[3]
-
-    @property
-    def headers(self) -> Mapping[int, Headers]:  # type: ignore[override]
-        """By index; sparse."""
-        return self._all()[4]
-
-    def key_hashes(self) -> bytes:
         """See `RecordChunk`."""
-        if self._hashes is None:
-            self._hashes = key_hashes_of(self.keys or [None] * self.count)
-        return self._hashes
+        return self._ends[-1]
 
-    def parts(self, start: int, stop: int) -> Sequence[Part]:
+    @property
+    def offsets(self) -> list[int] | None:  # type: ignore[override]
+        """See `RecordChunk`; made anew each time."""
+        if len(self._spans) == 1:
+            return None
+        return [offset for first, last in self._spans for offset in range(first, last + 1)]
+
+    def offset(self, at: int) -> int:
         """See `RecordChunk`."""
-        if self.is_dense:
-            first, last = self.first + start, self.first + stop - 1
-        else:
-            offsets = self.offsets
-            assert offsets is not None, "not dense"
-            first, last = offsets[start], offsets[stop - 1]
-        found: list[Part] = []
-        at = bisect_right(self._firsts, first) - 1
-        while at < len(self._batches) and self._batches[at].base_offset <= last:
-            found.append(self._part(at, first, last))
-            at += 1
-        return found
+        span = bisect_right(self._ends, at)
+        return self._spans[span][1] - (self._ends[span] - 1 - at)
+
+    def span(self, first: int, last: int) -> tuple[int, int]:
+        """See `RecordChunk`."""
+        if len(self._spans) == 1:
+            return max(first - self.first, 0), min(last, self.last) - self.first + 1
+        return self._records_below(first), self._records_below(last + 1)
+
+    def _records_below(self, offset: int) -> int:
+        at = bisect_left(self._spans, (offset, offset)) - 1
+        if at < 0:
+            return 0
+        return self._ends[at] - max(self._spans[at][1] - offset + 1, 0)
+
+    def runs(self, first: int, last: int = _END) -> list[Span]:
+        """See `RecordChunk`."""
+        spans = self._spans
+        start = max(bisect_right(spans, (first, _END)) - 1, 0)
+        stop = bisect_right(spans, (last, _END))
+        cut = [(max(a, first), min(b, last)) for a, b in spans[start:stop]]
+        return [each for each in cut if each[0] <= each[1]]
+
+    def part(self, first: int, last: int) -> RecordChunk | None:
+        """See `RecordChunk`."""
+        spans = self.runs(first, last)
+        if not spans:
+            return None
+        start = max(bisect_right(self._firsts, spans[0][0]) - 1, 0)
+        stop = bisect_right(self._firsts, spans[-1][1])
+        return BatchChunk(
+            self._source, self._data, self._batches[start:stop], spans, first, self._number
+        )
+
+    # -- raw batches -------------------------------------------------------------------------------
+
+    def parts(self, start: int, stop: int) -> list[Part]:
+        """See `RecordChunk`."""
+        first, last = self.offset(start), self.offset(stop - 1)
+        begin = max(bisect_right(self._firsts, first) - 1, 0)
+        end = bisect_right(self._firsts, last)
+        return [self._part(at, first, last) for at in range(begin, end)]
+
+    def read_to(self, last: int, cursor: Cursor) -> None:
+        """See `RecordChunk`."""
+        self._cursor = bisect_right(self._firsts, last) - 1, last, cursor
 
     def _part(self, at: int, first: int, last: int) -> Part:
         batch = self._batches[at]
         data: memoryview | bytes = self._data
         start, end = batch.start + HEADER_BYTES, batch.end
         if batch.attributes & COMPRESSION:
-            data = self._decompressed(at)
+            data = self._opened(at)
             start, end = 0, len(data)
+        cursor: Cursor = (start, 0, -1)
+        if self._cursor is not None and self._cursor[0] == at and first > self._cursor[1]:
+            cursor = self._cursor[2]
         return Part(
-            data, start, 0, -1, end, batch.count, batch.base_offset,
+            data, *cursor, end, batch.count, batch.base_offset,
             batch.last_offset - batch.base_offset, batch.first_timestamp,
             batch.max_timestamp if batch.attributes & APPEND_TIME else -1, first, last,
         )  # fmt: skip
 
-    def _decompressed(self, at: int) -> memoryview | bytes:
-        if self._open is None or self._open[0] != at:
-            batch = self._batches[at]
-            content = self._data[batch.start + HEADER_BYTES : batch.end]
-            self._open = at, bytes(DECOMPRESS[batch.attributes & COMPRESSION](content))
-        return self._open[1]
+    def _opened(self, at: int) -> bytes:
+        batch = self._batches[at]
+        key = self._number, batch.base_offset
+        content = self._data[batch.start + HEADER_BYTES : batch.end]
+        codec = batch.attributes & COMPRESSION
+        try:
+            return self._source.open_batches.records(key, codec, content)
+        except ValueError as error:
+            raise self._unreadable(batch.base_offset, error) from error
 
-    def _all(self) -> records.Columns:
-        """The columns of all records from `first` on."""
-        if self._columns is None:
-            deltas: list[int] = []
-            timestamps: list[int] = []
-            keys: list[bytes | None] = []
-            values: list[bytes | None] = []
-            headers: dict[int, Headers] = {}
-            for at in range(len(self._batches)):
-                part = self._part(at, self.first, self.last)
-                found = opener.columns(part)
-                base = part.base_offset - self._firsts[0]
-                deltas += [base + delta for delta in found[0]]
-                timestamps += found[1]
-                keys += found[2] if found[2] is not None else [None] * len(found[3])
-                headers |= {len(values) + index: each for index, each in found[4].items()}
-                values += found[3]
-            has_keys = any(key is not None for key in keys)
-            self._columns = deltas, timestamps, keys if has_keys else None, values, headers
-        return self._columns
+    def _unreadable(self, offset: int, why: ValueError) -> UnreadableRecordsError:
+        return UnreadableRecordsError.of(*self._source.place, offset, why)
+
+    # -- opened records ----------------------------------------------------------------------------
+
+    def columns(self, start: int, stop: int) -> Columns:
+        """See `RecordChunk`."""
+        timestamps: list[int] = []
+        keys: list[bytes | None] = []
+        values: list[bytes | None] = []
+        headers: dict[int, Headers] = {}
+        for part in self.parts(start, stop):
+            _, times, some_keys, some_values, some_headers = self._columns(part)
+            if some_keys is not None:
+                keys += [None] * (len(values) - len(keys)) + some_keys
+            headers |= {len(values) + index: each for index, each in some_headers.items()}
+            values += some_values
+            timestamps += times
+        if len(values) != stop - start:
+            why = ValueError(f"{len(values)} records were found in place of {stop - start}")
+            raise self._unreadable(self.offset(start), why)
+        if keys:
+            keys += [None] * (len(values) - len(keys))
+        return Columns(timestamps, keys or None, values, headers)
+
+    def _columns(self, part: Part) -> RawColumns:
+        try:
+            return opener.columns(part)
+        except ValueError as error:
+            raise self._unreadable(part.base_offset, error) from error
+
+    def record(self, at: int) -> Record:
+        """See `RecordChunk`."""
+        (timestamp_ms,), keys, (value,), headers = self.columns(at, at + 1)
+        return Record(None if keys is None else keys[0], value, headers.get(0, []), timestamp_ms)
+
+    def key(self, at: int) -> bytes | None:
+        """See `RecordChunk`."""
+        try:
+            return self.record(at).key
+        except UnreadableRecordsError:
+            return None
+
+    def timestamp(self, at: int) -> int:
+        """See `RecordChunk`."""
+        batch = self._batches[bisect_right(self._firsts, self.offset(at)) - 1]
+        if self.timestamp_type == LOG_APPEND_TIME:
+            return batch.max_timestamp
+        try:
+            return self.record(at).timestamp_ms
+        except UnreadableRecordsError:
+            return batch.max_timestamp
+
+    def key_hashes(self) -> bytes:
+        """See `RecordChunk`."""
+        if self._hashes is None:
+            keys = self.columns(0, self.count).keys
+            self._hashes = key_hashes_of(keys or [None] * self.count)
+        return self._hashes
+
+    def payload_bytes(self, start: int, stop: int) -> int:
+        """See `RecordChunk`; compressed batches are opened, as they are soon to be delivered."""
+        first, last = self.offset(start), self.offset(stop - 1)
+        size = RECORD_OVERHEAD_BYTES * (stop - start)
+        for at in range(bisect_right(self._firsts, first) - 1, bisect_right(self._firsts, last)):
+            batch = self._batches[at]
+            wanted = min(last, batch.last_offset) - max(first, batch.base_offset) + 1
+            size += self._records_bytes(at) * wanted // (batch.last_offset - batch.base_offset + 1)
+        return size
+
+    def _records_bytes(self, at: int) -> int:
+        batch = self._batches[at]
+        if batch.attributes & COMPRESSION:
+            try:
+                return len(self._opened(at))
+            except UnreadableRecordsError:
+                # The delivery will fail, and say so.
+                pass
+        return batch.end - batch.start - HEADER_BYTES
+
+    # -- scheduled delivery ------------------------------------------------------------------------
+
+    @property
+    def due_times(self) -> Mapping[int, int]:  # type: ignore[override]
+        """See `RecordChunk`; found at the first look, for whose groups want it."""
+        if self._due_times is None:
+            self._due_times = self._find_due_times()
+        return self._due_times
+
+    def _find_due_times(self) -> dict[int, int]:
+        found: dict[int, int] = {}
+        for at, batch in enumerate(self._batches):
+            if not self._mentions_schedules(at):
+                continue
+            start, stop = self.span(batch.base_offset, batch.last_offset)
+            if start >= stop:
+                continue
+            columns = self.columns(start, stop)
+            due, unusable = due_times(
+                columns.headers, columns.timestamps, time.time_ns() // 1_000_000
+            )
+            found |= {start + index: at_ms for index, at_ms in due.items()}
+            for index, problem in unusable[:1]:
+                where = (*self._source.place, self.offset(start + index))
+                UNUSABLE_SCHEDULES.note(*where, len(unusable), problem)
+        return found
+
+    def _mentions_schedules(self, at: int) -> bool:
+        """Whether the bytes of a batch have the names of these headers somewhere."""
+        batch = self._batches[at]
+        if batch.attributes & COMPRESSION:
+            return HEADERS_BEGIN_WITH in self._opened(at)
+        return HEADERS_BEGIN_WITH in bytes(self._data[batch.start : batch.end])

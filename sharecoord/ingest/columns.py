@@ -2,63 +2,20 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Sequence
 from itertools import groupby
-from typing import Final
-
-import structlog
 
 from sharecoord.core.dispatch.schedule import due_times
-from sharecoord.core.records import ColumnChunk, Headers, RecordChunk
+from sharecoord.core.records import RECORD_OVERHEAD_BYTES, ColumnChunk, Headers, RecordChunk
 from sharecoord.errors import (
     KafkaUnavailableError,
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
 )
+from sharecoord.ingest.notes import LOST_HEADERS, UNUSABLE_SCHEDULES, RecordNotes
 from sharecoord.kafka.client import END_OF_PARTITION, GONE, OUT_OF_RANGE, Message
 from sharecoord.kafka.headers import read_headers
-
-log = structlog.get_logger(__name__)
-
-SAY_AGAIN_S: Final = 10.0
-"""Least time between two lines of a kind about one topic; a line counts the records since."""
-
-RECORD_OVERHEAD_BYTES = 160
-"""Memory of a record beside its payload: two bytes objects and list slots."""
-
-
-class RecordNotes:
-    """A kind of log line, with the time of the last line and a count for each topic."""
-
-    def __init__(self, event: str) -> None:
-        self._event = event
-        self._topics: dict[str | None, tuple[float, int]] = {}
-
-    def note(self, first: Message, records: int, problem: str) -> None:
-        """Logs a problem with `records` records, `first` being the first, or counts them."""
-        topic, now_s = first.topic(), time.monotonic()
-        said_s, unsaid = self._topics.get(topic, (-math.inf, 0))
-        if now_s - said_s < SAY_AGAIN_S:
-            self._topics[topic] = said_s, unsaid + records
-            return
-        self._topics[topic] = now_s, 0
-        log.warning(
-            self._event,
-            topic=topic,
-            partition=first.partition(),
-            offset=first.offset(),
-            problem=problem,
-            records=records + unsaid,
-        )
-
-
-UNUSABLE_SCHEDULES = RecordNotes("schedule not used, delivered at once")
-"""Log lines about records whose own delivery time can not be used."""
-
-LOST_HEADERS = RecordNotes("headers left out")
-"""Log lines about records that go on without their headers."""
 
 
 def build_chunks(messages: Sequence[Message], covers_from: int) -> list[RecordChunk]:
@@ -96,7 +53,7 @@ def build_chunk(messages: Sequence[Message], covers_from: int) -> RecordChunk:
         keys = None
     found, lost = read_headers(messages)
     if lost:
-        LOST_HEADERS.note(messages[lost[0]], len(lost), "the Kafka client could not read them")
+        _note(LOST_HEADERS, messages[lost[0]], len(lost), "the Kafka client could not read them")
     headers: dict[int, Headers] = {}
     if any(found):
         headers = {index: each for index, each in enumerate(found) if each}
@@ -104,7 +61,7 @@ def build_chunk(messages: Sequence[Message], covers_from: int) -> RecordChunk:
     if headers:
         due, unusable = due_times(headers, [t[1] for t in timestamps], time.time_ns() // 1_000_000)
         for index, problem in unusable[:1]:
-            UNUSABLE_SCHEDULES.note(messages[index], len(unusable), problem)
+            _note(UNUSABLE_SCHEDULES, messages[index], len(unusable), problem)
     contiguous = last - first + 1 == len(messages)
     epoch = messages[-1].leader_epoch()
     return ColumnChunk(
@@ -121,6 +78,11 @@ def build_chunk(messages: Sequence[Message], covers_from: int) -> RecordChunk:
         leader_epoch=-1 if epoch is None else epoch,
         due_times=due,
     )
+
+
+def _note(notes: RecordNotes, first: Message, records: int, problem: str) -> None:
+    place = first.topic() or "", first.partition() or 0, first.offset() or 0
+    notes.note(*place, records, problem)
 
 
 def is_end(message: Message, where: str, position: int) -> bool:

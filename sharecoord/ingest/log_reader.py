@@ -1,9 +1,7 @@
-"""The only reader of Kafka: a pool of consumers with partitions assigned by hand.
+"""Reads Kafka through librdkafka: a pool of consumers with partitions assigned by hand.
 
-A consumer has one position per partition, so share-partitions of several groups on one partition
-take different consumers of the pool; everything else shares one. A consumer that reads nothing any
-more is closed, the first one excepted. Reading happens on the loop, in
-large batches (a thread that trades the interpreter lock with the loop costs more than the reading
+A consumer has one position per partition (see `pool`). Reading happens on the loop, in large
+batches (a thread that trades the interpreter lock with the loop costs more than the reading
 itself); only when nothing comes for a while does a thread wait in librdkafka's stead.
 """
 
@@ -23,6 +21,7 @@ import structlog
 from sharecoord.core.records import RecordChunk
 from sharecoord.errors import UnauthorizedError
 from sharecoord.ingest.columns import build_chunks
+from sharecoord.ingest.pool import Pool, Waiting
 from sharecoord.ingest.rereader import Rereader
 from sharecoord.ingest.scanner import Scanner
 from sharecoord.kafka.client import (
@@ -37,7 +36,7 @@ from sharecoord.kafka.client import (
     TopicPartition,
     make_consumer,
 )
-from sharecoord.kafka.refusals import Refusals, refusal
+from sharecoord.kafka.refusals import READ, Refusals, refusal
 from sharecoord.ports import LogSink
 
 log = structlog.get_logger(__name__)
@@ -70,12 +69,6 @@ twice the time."""
 SETTLED_S = 1.0
 """Time after a partition was given up in which the partition of each message is looked at."""
 
-OPEN_AGAIN_S = 1.0
-"""How often partitions are tried again that wait for open files."""
-
-READ = "read"
-"""The kind of question about a topic, for `Refusals`."""
-
 RESTART_DELAY_S = 0.2
 """Wait before a partition is read again after an error."""
 
@@ -95,7 +88,7 @@ class Reading:
     """A partition being read; see `ports.LogReading`."""
 
     def __init__(
-        self, slot: _Slot | _Waiting, topic: str, partition: int, offset: int, sink: LogSink
+        self, slot: _Slot | Waiting[Reading], topic: str, partition: int, offset: int, sink: LogSink
     ) -> None:
         self.place = (topic, partition)
         self.position = offset
@@ -110,7 +103,7 @@ class Reading:
         self.closed = False
         self._refusals: Refusals | None = None
         """The refusals that name the topic, while Kafka refuses it."""
-        self._slot = slot
+        self._slot: _Slot | Waiting[Reading] = slot
 
     @property
     def drained_s(self) -> float:
@@ -165,24 +158,6 @@ class Reading:
         if offset >= self.position:
             self.position = offset
             self.sink.on_end(offset)
-
-
-class _Waiting:
-    """Readings without a consumer: one more consumer would take files that are kept for others."""
-
-    drained_s = -math.inf
-
-    def __init__(self, refusals: Refusals) -> None:
-        self.refusals = refusals
-        self.readings: dict[Reading, bool] = {}
-        """Each reading, and whether it reads committed records alone."""
-
-    def remove(self, reading: Reading) -> None:
-        """Forgets a reading that was closed."""
-        del self.readings[reading]
-
-    def appetite_changed(self) -> None:
-        """Does nothing: no partition is read here."""
 
 
 class _Slot:
@@ -478,13 +453,10 @@ class KafkaLogReader:
         """
         self._settings = dict(settings)
         self._refusals = Refusals() if refusals is None else refusals
-        self._may_open = may_open
-        self._waiting = _Waiting(self._refusals)
-        self._slots: list[_Slot] = []
+        self._pool: Pool[_Slot, Reading] = Pool(self._new_slot, Reading.begin, may_open=may_open)
         self._rereaders: dict[bool, Rereader] = {}
         self._scanner = Scanner(settings)
         self.scan = self._scanner.scan
-        self._closing: set[asyncio.Task[None]] = set()
 
     def read(
         self,
@@ -502,60 +474,25 @@ class KafkaLogReader:
         while it reads, and tells of a log that was cut with the code of any offset that is out of
         range (`_AUTO_OFFSET_RESET`), without the place of the cut: `on_diverged` is never called.
         """
-        slot = self._slot_for((topic, partition), committed=committed)
-        reading = Reading(slot or self._waiting, topic, partition, offset, sink)
-        if slot is not None:
-            slot.add(reading)
-            return reading
-        if not self._waiting.readings:
-            log.error("partitions are not read: too many open files; see the limit (ulimit -n)")
-            asyncio.get_running_loop().call_later(OPEN_AGAIN_S, self._open_again)
-        self._waiting.readings[reading] = committed
+        reading = Reading(self._pool.waiting, topic, partition, offset, sink)
+        self._pool.add(reading, committed=committed)
         return reading
 
     @property
     def waiting(self) -> int:
         """Partitions that are not read, because that would take too many files."""
-        return len(self._waiting.readings)
+        return len(self._pool.waiting.readings)
 
-    def _open_again(self) -> None:
-        """Gives consumers to the readings that wait, as far as consumers may be opened."""
-        for reading, committed in list(self._waiting.readings.items()):
-            slot = self._slot_for(reading.place, committed=committed)
-            if slot is not None:
-                self._waiting.remove(reading)
-                reading.begin(slot)
-        if self._waiting.readings:
-            asyncio.get_running_loop().call_later(OPEN_AGAIN_S, self._open_again)
-
-    def _slot_for(self, place: tuple[str, int], *, committed: bool) -> _Slot | None:
-        """A consumer that does not read this partition yet; None when no other may be opened."""
-        for slot in self._slots:
-            if slot.committed == committed and place not in slot.readings:
-                return slot
-        # The first consumer needs no permission: without it nothing is read at all.
-        if self._slots and not self._may_open():
-            return None
-        return self._new_slot(committed=committed)
-
-    def _new_slot(self, *, committed: bool) -> _Slot:
-        share = len(self._slots) + 1
+    def _new_slot(self, number: int, committed: bool) -> _Slot:  # noqa: FBT001 - Pool's call
         queue = {
-            name: max(least, int(READER_DEFAULTS[name]) // share)
+            name: max(least, int(READER_DEFAULTS[name]) // number)
             for name, least in QUEUE_SETTINGS.items()
         }
         settings = {**queue, **self._settings}
-        slot = _Slot(settings, self._refusals, committed=committed, on_empty=self._retire)
-        self._slots.append(slot)
-        return slot
+        return _Slot(settings, self._refusals, committed=committed, on_empty=self._retire)
 
     def _retire(self, slot: _Slot) -> None:
-        """Closes a consumer that reads nothing: its threads and its queue cost memory."""
-        if slot in self._slots[1:]:
-            self._slots.remove(slot)
-            task = asyncio.create_task(_close(slot), name="sharecoord-reader-close")
-            self._closing.add(task)
-            task.add_done_callback(self._closing.discard)
+        self._pool.retire(slot, _close(slot))
 
     async def reread(
         self, topic: str, partition: int, first: int, last: int, *, committed: bool
@@ -568,14 +505,11 @@ class KafkaLogReader:
 
     async def close(self) -> None:
         """Stops every read."""
-        self._waiting.readings.clear()
         await self._scanner.close()
-        closing: list[_Slot | Rereader] = [*self._slots, *self._rereaders.values()]
-        self._slots, self._rereaders = [], {}
-        for part in closing:
-            await _close(part)
-        if self._closing:
-            await asyncio.wait(self._closing)
+        rereaders, self._rereaders = list(self._rereaders.values()), {}
+        await self._pool.close(_close)
+        for each in rereaders:
+            await _close(each)
 
 
 async def _close(part: _Slot | Rereader) -> None:

@@ -36,6 +36,14 @@ SCAN_FETCH: Final = {
 }
 
 
+def too_many_scans() -> LimitExceededError:
+    """The error of a scan beyond `SCANS_MAX`."""
+    return LimitExceededError(
+        f"{SCANS_MAX} scans of topics run already; try again when one has ended",
+        retry_after_ms=1_000,
+    )
+
+
 class Scanner:
     """Makes scans; see `ports.LogReader.scan`."""
 
@@ -48,10 +56,7 @@ class Scanner:
     ) -> AsyncGenerator[tuple[int, RecordChunk], None]:
         """Reads stretches of a topic once."""
         if len(self._running) >= SCANS_MAX:
-            raise LimitExceededError(
-                f"{SCANS_MAX} scans of topics run already; try again when one has ended",
-                retry_after_ms=1_000,
-            )
+            raise too_many_scans()
         scan = _Scan(make_consumer({**self._settings, **SCAN_FETCH}, committed=True), topic)
         self._running.add(scan)
         try:

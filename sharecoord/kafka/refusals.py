@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Final
 
 import structlog
 
@@ -10,6 +11,10 @@ from sharecoord.errors import UnauthorizedError
 from sharecoord.kafka.client import KafkaError
 
 log = structlog.get_logger(__name__)
+
+
+READ: Final = "read"
+"""The kind of question about a topic of those who read its records."""
 
 
 def refusal(topic: str, error: KafkaError) -> UnauthorizedError | None:

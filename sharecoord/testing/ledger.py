@@ -124,7 +124,7 @@ class Ledger:
             offsets += found[start:stop]
             if self._values_are_offsets:
                 texts = [str(offset).encode() for offset in found[start:stop]]
-                if chunk.values[start:stop] != texts:
+                if chunk.columns(start, stop).values != texts:
                     self._broken(f"{delivery.key}: values of {found[start:stop]} are others'")
         if promised != delivery.records or offsets != list(_offsets(delivery)):
             self._broken(f"{delivery.key}: {offsets} do not fill {delivery.ranges}")

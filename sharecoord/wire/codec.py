@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import cast
+
+from sharecoord_batches.opener import encode
+from sharecoord_batches.records import Fields
 
 from sharecoord.core import limits
 from sharecoord.core.changes import LANE_MARK, LogId, PartitionKey
 from sharecoord.core.delivery import Assignment, Delivery, LostRange, PartitionResult
 from sharecoord.core.partition.decisions import Acknowledgements, TakenBack
 from sharecoord.core.partition.share_partition import AcknowledgedRange, HeldRange, RangeOutcome
-from sharecoord.core.records import Headers, RecordChunk, header_text
+from sharecoord.core.records import Columns, Headers, Part, header_text
 from sharecoord.core.states import AcknowledgeType, TakenBackReason
-from sharecoord.errors import InvalidRequestError
+from sharecoord.errors import InvalidRequestError, UnreadableRecordsError
 from sharecoord.wire import share_service_pb2 as service
 from sharecoord.wire import share_types_pb2 as types
 
@@ -38,19 +42,23 @@ def name_of(place: types.TopicPartition) -> str:
     return f"{place.topic}{LANE_MARK}{place.lane}" if place.lane else place.topic
 
 
-Columns = tuple[list[bytes], list[bytes]]
-"""Values and keys, nulls as empty entries; no keys = an empty column."""
-
-
 def fill_record_batch(batch: types.RecordBatch, delivery: Delivery, now_ms: int) -> None:
     """Fills an empty message with a delivery as columns.
 
     The message is made by its parent (`batches.add()`): putting a finished one into a parent
     would copy every payload once more.
+
+    Raises:
+        UnreadableRecordsError: A raw batch can not be opened.
     """
-    values, keys = _fill_all_but_payloads(batch, delivery, now_ms)
-    batch.values.extend(values)
-    batch.keys.extend(keys)
+    raw = _encoded(delivery)
+    if raw is not None:
+        batch.MergeFromString(raw)
+    _fill_envelope(batch, delivery, now_ms)
+    if raw is None:
+        values, keys = _fill_columns(batch, delivery)
+        batch.values.extend(values)
+        batch.keys.extend(keys)
 
 
 def delivery_frame(delivery: Delivery, now_ms: int) -> bytes:
@@ -58,14 +66,44 @@ def delivery_frame(delivery: Delivery, now_ms: int) -> bytes:
 
     Payloads are joined to the rest by hand, in protobuf's encoding: through a message they would
     be copied four times, into fresh memory each time (docs/decisions/0005).
+
+    Raises:
+        UnreadableRecordsError: A raw batch can not be opened.
     """
     batch = types.RecordBatch()
-    values, keys = _fill_all_but_payloads(batch, delivery, now_ms)
+    _fill_envelope(batch, delivery, now_ms)
+    raw = _encoded(delivery)
+    if raw is not None:
+        head = batch.SerializeToString()
+        return b"".join([_prefix(_BATCHES, len(head) + len(raw)), head, raw])
+    values, keys = _fill_columns(batch, delivery)
     head = batch.SerializeToString()
     keys_bytes, key_parts = _entries(_KEY_PREFIXES, keys)
     values_bytes, value_parts = _entries(_VALUE_PREFIXES, values)
     size = len(head) + keys_bytes + values_bytes
     return b"".join([_prefix(_BATCHES, size), head, *key_parts, *value_parts])
+
+
+def _encoded(delivery: Delivery) -> bytes | None:
+    """The columns of a delivery in protobuf's encoding, if all its records lie in raw batches."""
+    parts: list[Part] = []
+    ends: list[int] = []
+    for chunk, start, stop in delivery.slices:
+        found = chunk.parts(start, stop)
+        if found is None:
+            return None
+        parts += found
+        ends.append(len(parts) - 1)
+    try:
+        columns, records, _, _, _, cursors = encode(parts, _FIELDS)
+        if records != delivery.records:
+            raise ValueError(f"there are {records} records in place of {delivery.records}")
+    except ValueError as error:
+        place = delivery.key.topic, delivery.key.partition
+        raise UnreadableRecordsError.of(*place, _base(delivery), error) from error
+    for (chunk, _, stop), at in zip(delivery.slices, ends, strict=True):
+        chunk.read_to(chunk.offset(stop - 1), cursors[at])
+    return columns
 
 
 def _prefix(field: int, length: int) -> bytes:
@@ -98,6 +136,22 @@ _KEY_PREFIXES = _Prefixes("keys")
 _VALUE_PREFIXES = _Prefixes("values")
 
 
+def _fields() -> Fields:
+    """The numbers of what `encode` writes."""
+    columns = types.RecordBatch.DESCRIPTOR.fields_by_name
+    names = ("offset_deltas", "timestamps_ms", "keys", "values", "null_keys", "null_values")
+    record, header = types.RecordHeaders, types.Header
+    of_record, of_header = (each.DESCRIPTOR.fields_by_name for each in (record, header))
+    return Fields(
+        *(columns[name].number for name in (*names, "headers")),
+        *(of_record[name].number for name in ("index", "headers")),
+        *(of_header[name].number for name in ("key", "value")),
+    )
+
+
+_FIELDS = _fields()
+
+
 def _entries(prefixes: _Prefixes, column: list[bytes]) -> tuple[int, list[bytes]]:
     """A column as it stands in a serialised message: its size in bytes, and its parts."""
     lengths = list(map(len, column))
@@ -108,20 +162,21 @@ def _entries(prefixes: _Prefixes, column: list[bytes]) -> tuple[int, list[bytes]
     return sum(lengths) + sum(map(len, before)), parts
 
 
-def _fill_all_but_payloads(batch: types.RecordBatch, delivery: Delivery, now_ms: int) -> Columns:
-    """Fills everything except values and keys, and returns these."""
-    slices = delivery.slices
-    head, start, stop = slices[0]
-    whole = len(slices) == 1
-    base = _first_offset(head, start)
+def _base(delivery: Delivery) -> int:
+    chunk, start, _ = delivery.slices[0]
+    return chunk.offset(start)
+
+
+def _fill_envelope(batch: types.RecordBatch, delivery: Delivery, now_ms: int) -> None:
+    """Fills everything except the columns."""
     key = delivery.key
     place = batch.partition
     place.topic, place.partition, place.topic_id = key.topic, key.partition, key.topic_id_bytes
     place.lane = key.lane
-    batch.base_offset = base
+    batch.base_offset = _base(delivery)
     batch.record_count = delivery.records
     batch.credit_bytes = delivery.size_bytes
-    batch.timestamp_type = head.timestamp_type
+    batch.timestamp_type = delivery.slices[0].chunk.timestamp_type
     batch.replay_epoch = delivery.replay_epoch
     for r in delivery.ranges:
         batch.ranges.add(
@@ -131,43 +186,55 @@ def _fill_all_but_payloads(batch: types.RecordBatch, delivery: Delivery, now_ms:
             lock_token=r.lock_token,
             lock_remaining_ms=max(r.deadline_ms - now_ms, 0),
         )
-    if whole and head.offsets is None:
-        values: list[bytes | None] = head.values[start:stop]
-        batch.timestamps_ms.extend(head.timestamps[start:stop])
-        keys = None if head.keys is None else head.keys[start:stop]
-    else:
-        values, keys = _join_columns(batch, delivery, base)
-    _add_headers(batch, delivery)
     if delivery.checkpoints:
         _add_checkpoints(batch, delivery)
+
+
+def _fill_columns(batch: types.RecordBatch, delivery: Delivery) -> tuple[list[bytes], list[bytes]]:
+    """Fills all columns except values and keys.
+
+    Returns:
+        Values and keys, nulls as empty entries; no keys = an empty column.
+    """
+    slices = delivery.slices
+    found = [chunk.columns(start, stop) for chunk, start, stop in slices]
+    timestamps, keys, values, _ = found[0] if len(found) == 1 else _joined(found)
+    batch.timestamps_ms.extend(timestamps)
+    last, _, stop = slices[-1]
+    if last.offset(stop - 1) - _base(delivery) + 1 != delivery.records:
+        _add_offset_deltas(batch, delivery)
+    position = 0
+    for columns in found:
+        for index, headers in columns.headers.items():
+            _add_each(batch.headers.add(index=position + index), headers)
+        position += len(columns.values)
     values, batch.null_values = _without_nulls(values)
+    if keys is not None and keys.count(None) == len(keys):
+        keys = None
     if keys is not None:
         keys, batch.null_keys = _without_nulls(keys)
-    return cast("Columns", (values, keys or []))
+    return cast("tuple[list[bytes], list[bytes]]", (values, keys or []))
 
 
-def _first_offset(chunk: RecordChunk, index: int) -> int:
-    return chunk.first + index if chunk.offsets is None else chunk.offsets[index]
-
-
-def _join_columns(
-    batch: types.RecordBatch, delivery: Delivery, base: int
-) -> tuple[list[bytes | None], list[bytes | None] | None]:
-    """Columns out of several slices, or of one with gaps between its offsets."""
-    values: list[bytes | None] = []
+def _joined(parts: Sequence[Columns]) -> Columns:
+    """Columns of several slices; their headers stay apart."""
+    any_keys = any(part.keys is not None for part in parts)
     keys: list[bytes | None] = []
-    any_keys = any(chunk.keys is not None for chunk, _, _ in delivery.slices)
+    for part in parts if any_keys else ():
+        keys += part.keys if part.keys is not None else [None] * len(part.values)
+    return Columns(
+        list(chain.from_iterable(part.timestamps for part in parts)),
+        keys if any_keys else None,
+        list(chain.from_iterable(part.values for part in parts)),
+        {},
+    )
+
+
+def _add_offset_deltas(batch: types.RecordBatch, delivery: Delivery) -> None:
+    base = _base(delivery)
     for chunk, start, stop in delivery.slices:
-        values += chunk.values[start:stop]
-        batch.timestamps_ms.extend(chunk.timestamps[start:stop])
-        if chunk.offsets is None:
-            first = chunk.first + start - base
-            batch.offset_deltas.extend(range(first, first + stop - start))
-        else:
-            batch.offset_deltas.extend([o - base for o in chunk.offsets[start:stop]])
-        if any_keys:
-            keys += chunk.keys[start:stop] if chunk.keys is not None else [None] * (stop - start)
-    return values, keys if any_keys else None
+        for first, last in chunk.runs(chunk.offset(start), chunk.offset(stop - 1)):
+            batch.offset_deltas.extend(range(first - base, last - base + 1))
 
 
 def _without_nulls(column: list[bytes | None]) -> tuple[list[bytes | None], bytes]:
@@ -179,18 +246,6 @@ def _without_nulls(column: list[bytes | None]) -> tuple[list[bytes | None], byte
         if entry is None:
             bits[i >> 3] |= 1 << (i & 7)
     return [entry or b"" for entry in column], bytes(bits)
-
-
-def _add_headers(batch: types.RecordBatch, delivery: Delivery) -> None:
-    position = 0
-    for chunk, start, stop in delivery.slices:
-        if chunk.headers:
-            for index in range(start, stop):
-                found = chunk.headers.get(index)
-                if found:
-                    entry = batch.headers.add(index=position + index - start)
-                    _add_each(entry, found)
-        position += stop - start
 
 
 def _add_each(entry: types.RecordHeaders, headers: Headers) -> None:
@@ -205,7 +260,7 @@ def _add_checkpoints(batch: types.RecordBatch, delivery: Delivery) -> None:
     position = 0
     offsets = [offset for offset, _ in delivery.checkpoints]
     for chunk, start, stop in delivery.slices:
-        first, last = _first_offset(chunk, start), _first_offset(chunk, stop - 1)
+        first, last = chunk.offset(start), chunk.offset(stop - 1)
         for at in range(bisect_left(offsets, first), bisect_right(offsets, last)):
             offset, data = delivery.checkpoints[at]
             index, end = chunk.span(offset, offset)

@@ -40,6 +40,7 @@ CODES: dict[str, grpc.StatusCode] = {
     "EVENTS_FOLDER_IN_USE": grpc.StatusCode.FAILED_PRECONDITION,
     "KAFKA_UNAVAILABLE": grpc.StatusCode.UNAVAILABLE,
     "OFFSET_OUT_OF_RANGE": grpc.StatusCode.OUT_OF_RANGE,
+    "UNREADABLE_RECORDS": grpc.StatusCode.DATA_LOSS,
 }
 """Every reason of `sharecoord.errors`; a test holds the two complete."""
 

@@ -28,7 +28,7 @@ def named() -> list[tuple[str, str]]:
 
 
 def _named() -> Iterator[tuple[str, str]]:
-    for folder in ("sharecoord", "sdk/sharecoord_sdk"):
+    for folder in ("sharecoord", "sdk/sharecoord_sdk", "sdk/batches/sharecoord_batches"):
         for file in sorted((ROOT / folder).rglob("*.py")):
             place = file.relative_to(ROOT).as_posix()
             if "/_proto/" in place:

@@ -28,14 +28,17 @@ def pins() -> dict[str, str]:
 
 
 def requirements() -> list[str]:
-    """What both distributions, their extras and the test group ask for."""
+    """What the distributions, their extras and the test group ask for."""
     server = tomllib.loads(read("pyproject.toml"))
     sdk = tomllib.loads(read("sdk/pyproject.toml"))
     found = [*server["project"]["dependencies"], *sdk["project"]["dependencies"]]
-    for extra in server["project"]["optional-dependencies"].values():
-        found += extra
+    batches = tomllib.loads(read("sdk/batches/pyproject.toml"))["project"]
+    found += batches["dependencies"]
+    for project in (server["project"], batches):
+        for extra in project["optional-dependencies"].values():
+            found += extra
     found += server["dependency-groups"]["test"] + server["build-system"]["requires"]
-    return sorted({text for text in found if not text.startswith("sharecoord-sdk")})
+    return sorted({text for text in found if not text.startswith("sharecoord-")})
 
 
 @pytest.mark.parametrize("text", requirements())
@@ -47,11 +50,15 @@ def test_every_requirement_is_pinned_within_its_bounds(text: str) -> None:
     assert wanted.specifier.contains(pinned[name], prereleases=True)
 
 
-def test_the_server_pins_the_sdk_to_its_own_version() -> None:
+@pytest.mark.parametrize("folder", ["sdk", "sdk/batches"])
+def test_the_server_pins_the_other_distributions_to_its_own_version(folder: str) -> None:
     server = tomllib.loads(read("pyproject.toml"))["project"]
-    sdk = tomllib.loads(read("sdk/pyproject.toml"))["project"]
-    assert server["version"] == sdk["version"]
-    assert f"sharecoord-sdk=={server['version']}" in server["dependencies"]
+    other = tomllib.loads(read(f"{folder}/pyproject.toml"))["project"]
+    assert server["version"] == other["version"]
+    wanted = [Requirement(text) for text in server["dependencies"]]
+    (pinned,) = (each for each in wanted if each.name == other["name"])
+    assert str(pinned.specifier) == f"=={server['version']}"
+    assert pinned.extras <= set(other.get("optional-dependencies", {}))
 
 
 def test_help_lists_every_target() -> None:
@@ -92,6 +99,8 @@ def test_the_license_is_the_declared_one() -> None:
     declared = tomllib.loads(read("pyproject.toml"))["project"]["license"]
     assert declared == "Apache-2.0"
     assert "Apache License\n                           Version 2.0" in read("LICENSE")
+    # Wheels of this one are handed out alone.
+    assert read("sdk/batches/LICENSE") == read("LICENSE")
 
 
 def test_the_changelog_has_a_place_for_the_next_change() -> None:

@@ -95,6 +95,10 @@ BROKEN: dict[str, dict[str, str]] = {
     "pyspark": {"sharecoord.bench.x": "import pyspark"},
     "analytics": {"sharecoord.analytics.x": "import sharecoord.ports"},
     "sdk-alone": {"sharecoord_sdk.x": "import sharecoord.errors"},
+    "batches-alone": {
+        "sharecoord_batches.x": "import sharecoord.errors",
+        "sharecoord_batches.y": "import sharecoord_sdk",
+    },
     "sdk-users": {"sharecoord.runtime.x": "import sharecoord_sdk"},
     "stubs": {"sharecoord.cli.x": "from sharecoord_sdk import _proto"},
     "wire": {"sharecoord.wire.x": "import sharecoord_sdk"},
@@ -117,6 +121,7 @@ ALLOWED: dict[str, str] = {
     "sharecoord.testing.x": "import sharecoord.store, sharecoord.api, sharecoord_sdk",
     "sharecoord.devenv.x": "import confluent_kafka, sharecoord.store",
     "sharecoord_sdk.x": "from sharecoord_sdk import _proto\nimport grpc",
+    "sharecoord_batches.x": "import cramjam, sharecoord_batches",
 }
 
 
@@ -125,7 +130,7 @@ def lay_out(root: Path, imports: dict[str, str]) -> None:
     files = {f"sharecoord/{name}/__init__.py" for name in PACKAGES}
     files |= {f"sharecoord/{name}.py" for name in MODULES}
     files |= {"sharecoord/__init__.py", "sharecoord_sdk/__init__.py"}
-    files |= {"sharecoord_sdk/_proto/__init__.py"}
+    files |= {"sharecoord_sdk/_proto/__init__.py", "sharecoord_batches/__init__.py"}
     texts = dict.fromkeys(sorted(files), "")
     for module, text in imports.items():
         texts[f"{module.replace('.', '/')}.py"] = f"{text}\n"
@@ -138,7 +143,8 @@ def lint(folder: Path, *arguments: str) -> tuple[int, str]:
     """Runs import-linter on the packages below `folder`; returns exit code and output."""
     command = [sys.executable, "-c", "from importlinter.cli import lint_imports_command as c; c()"]
     command += ["--config", str(ROOT / ".importlinter"), "--no-cache", "--no-logo", *arguments]
-    path = os.pathsep.join([str(folder), str(folder / "sdk"), str(ROOT)])
+    places = [folder, folder / "sdk", folder / "sdk" / "batches", ROOT]
+    path = os.pathsep.join(map(str, places))
     environment = {**os.environ, "PYTHONPATH": path, "COLUMNS": "200", "NO_COLOR": "1"}
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, check=False

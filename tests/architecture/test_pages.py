@@ -160,12 +160,12 @@ def test_make_targets_exist() -> None:
 
 def test_extras_exist() -> None:
     extras: dict[str, set[str]] = {}
-    for path in ("pyproject.toml", "sdk/pyproject.toml"):
+    for path in ("pyproject.toml", "sdk/pyproject.toml", "sdk/batches/pyproject.toml"):
         project = tomllib.loads((ROOT / path).read_text(encoding="utf-8"))["project"]
         extras[project["name"]] = set(project["optional-dependencies"])
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
-        for name, named in re.findall(r"(sharecoord(?:-sdk)?)\[([a-z,]+)\]", text):
+        for name, named in re.findall(r"(sharecoord(?:-sdk|-batches)?)\[([a-z,]+)\]", text):
             assert set(named.split(",")) <= extras[name], f"{name_of(page)}: {name}[{named}]"
 
 
@@ -201,7 +201,7 @@ def served_metrics() -> set[str]:
 def test_metrics_exist(page: Path) -> None:
     served = served_metrics()
     for span in code_of(page):
-        for name in re.findall(r"\bsharecoord_(?!sdk\b)[a-z_]+", span):
+        for name in re.findall(r"\bsharecoord_(?!sdk\b|batches\b)[a-z_]+", span):
             assert name in served, name
 
 

@@ -1,0 +1,1 @@
+"""Opens what Kafka's brokers send: batches of records, and the messages of old formats."""

@@ -2,8 +2,13 @@
 
    The bytes come from whoever wrote to the topic: nothing that they say is believed before it was
    compared with what is there. Every read is bounded by the end of the record, which is bounded by
-   the end of the batch; what is allocated is bounded by the number of bytes (a record has seven at
-   least). What does not fit is a ValueError that says which record it was, and nothing else.
+   the end of the batch. What is allocated grows with the records that were found, never with a
+   number that somebody wrote. What does not fit is a BrokenBatchError that says which record it was.
+
+   The data may be a buffer that Python code can write to (another thread must not, meanwhile). So
+   all objects are looked at first, then records are read and written without a call that could run
+   Python code, and only then are objects made of what was found (`encode`); or every length is read
+   anew, within its bounds (`columns`).
 
    records.py does the same without C, and says what the functions return; one suite tests both. */
 
@@ -14,7 +19,7 @@
 #include <string.h>
 
 #define RECORD_BYTES_MIN 7
-#define PARTS_MAX 65536
+#define ROWS_AT_FIRST 64
 
 typedef struct {
     const uint8_t *key, *value, *headers, *end;
@@ -24,10 +29,15 @@ typedef struct {
 
 /* The records of one batch that are wanted: those with deltas in [first, last]. */
 typedef struct {
+    Py_buffer view;
     const uint8_t *at, *end;
-    int64_t count, last_delta, first_timestamp, append_timestamp, first, last;
+    int64_t base, count, last_delta, first_timestamp, append_timestamp, first, last;
     int64_t previous_delta, row;
 } batch_t;
+
+typedef struct {
+    PyObject *error; /* BrokenBatchError */
+} state_t;
 
 static int varint(const uint8_t **at, const uint8_t *end, int64_t *out) {
     const uint8_t *p = *at;
@@ -59,69 +69,75 @@ static int sized(const uint8_t **at, const uint8_t *end, const uint8_t **out, in
     return 0;
 }
 
-/* Reads the next record whole. Returns what is wrong with it, or NULL. */
-static const char *next_record(batch_t *batch, record_t *out) {
-    int64_t length, delta_timestamp, size;
-    const uint8_t *p = batch->at, *bytes;
-    if (varint(&p, batch->end, &length)) return "its length can not be read";
-    if (length < RECORD_BYTES_MIN - 1 || length > batch->end - p) return "its length is not that of a record";
-    const uint8_t *end = p + length;
-    p++; /* attributes: none is defined */
-    if (varint(&p, end, &delta_timestamp)) return "its timestamp can not be read";
-    if (varint(&p, end, &out->delta)) return "its offset can not be read";
-    if (out->delta <= batch->previous_delta || out->delta > batch->last_delta)
-        return "its offset is not between those of its neighbours";
+/* Reads the fields from the key on. Returns what is wrong with the record, or NULL. */
+static const char *read_fields(const uint8_t *p, record_t *out) {
+    const uint8_t *end = out->end, *bytes;
+    int64_t size;
     if (sized(&p, end, &out->key, &out->key_size)) return "its key is longer than the record";
     if (sized(&p, end, &out->value, &out->value_size)) return "its value is longer than the record";
     if (varint(&p, end, &out->header_count) || out->header_count < 0 || out->header_count > end - p)
         return "its number of headers is not possible";
     out->headers = p;
     for (int64_t i = 0; i < out->header_count; i++) {
-        if (sized(&p, end, &bytes, &size) || size < 0) return "the name of a header is longer than the record";
+        if (sized(&p, end, &bytes, &size)) return "the name of a header is longer than the record";
+        if (size < 0) return "the name of a header is null";
         if (sized(&p, end, &bytes, &size)) return "the value of a header is longer than the record";
     }
-    if (p != end) return "it has bytes behind its headers";
-    out->end = end;
-    out->timestamp = batch->append_timestamp >= 0
-        ? batch->append_timestamp
-        : (int64_t)((uint64_t)batch->first_timestamp + (uint64_t)delta_timestamp);
-    batch->at = end;
-    batch->previous_delta = out->delta;
-    batch->row++;
-    return NULL;
+    return p == end ? NULL : "it has bytes behind its headers";
 }
 
-/* Passes a record over; only its offset is looked at. */
-static const char *pass_over(batch_t *batch, int64_t *delta) {
-    int64_t length, ignored;
-    const uint8_t *p = batch->at;
-    if (varint(&p, batch->end, &length)) return "its length can not be read";
-    if (length < RECORD_BYTES_MIN - 1 || length > batch->end - p) return "its length is not that of a record";
-    const uint8_t *end = p + length;
-    p++;
-    if (varint(&p, end, &ignored)) return "its timestamp can not be read";
-    if (varint(&p, end, delta)) return "its offset can not be read";
-    if (*delta <= batch->previous_delta || *delta > batch->last_delta)
-        return "its offset is not between those of its neighbours";
-    if (*delta < batch->first) {
-        batch->at = end;
-        batch->previous_delta = *delta;
+/* Reads the next record that is wanted; the others have their offsets looked at alone.
+   1 = there is one, 0 = no more, -1 = `why` says what is wrong (NULL: bytes are left behind the last). */
+static int next_wanted(batch_t *batch, record_t *out, const char **why) {
+    int64_t length, delta_timestamp;
+    while (batch->row < batch->count && batch->previous_delta < batch->last) {
+        const uint8_t *p = batch->at;
+        *why = "its length can not be read";
+        if (varint(&p, batch->end, &length)) return -1;
+        *why = "its length is not that of a record";
+        if (length < RECORD_BYTES_MIN - 1 || length > batch->end - p) return -1;
+        out->end = p + length;
+        p++; /* attributes: none is defined */
+        *why = "its timestamp can not be read";
+        if (varint(&p, out->end, &delta_timestamp)) return -1;
+        *why = "its offset can not be read";
+        if (varint(&p, out->end, &out->delta)) return -1;
+        *why = "its offset is not between those of its neighbours";
+        if (out->delta <= batch->previous_delta || out->delta > batch->last_delta) return -1;
+        if (out->delta > batch->last) return 0;
+        int is_wanted = out->delta >= batch->first;
+        if (is_wanted && (*why = read_fields(p, out))) return -1;
+        batch->at = out->end;
+        batch->previous_delta = out->delta;
         batch->row++;
+        if (!is_wanted) continue;
+        out->timestamp = batch->append_timestamp >= 0
+            ? batch->append_timestamp
+            : (int64_t)((uint64_t)batch->first_timestamp + (uint64_t)delta_timestamp);
+        return 1;
     }
-    return NULL;
+    *why = NULL;
+    return batch->row == batch->count && batch->at != batch->end ? -1 : 0;
 }
 
-static PyObject *refused(const batch_t *batch, const char *why) {
-    PyErr_Format(PyExc_ValueError, "record %lld of the batch: %s", (long long)batch->row, why);
-    return NULL;
+static PyObject *error_of(PyObject *module) { return ((state_t *)PyModule_GetState(module))->error; }
+
+static void refuse(PyObject *error, const batch_t *batch, const char *why) {
+    if (why)
+        PyErr_Format(error, "record %lld of the batch at offset %lld: %s", (long long)batch->row,
+                     (long long)batch->base, why);
+    else
+        PyErr_Format(error, "the batch at offset %lld has bytes behind its last record", (long long)batch->base);
 }
 
 /* Takes the batch of a tuple (data, position, row, previous_delta, end, count, base_offset,
-   last_delta, first_timestamp, append_timestamp, first, last); see records.py. */
-static int take_batch(PyObject *part, Py_buffer *view, batch_t *out, int64_t *base_offset) {
+   last_delta, first_timestamp, append_timestamp, first, last); see records.py. The buffer of an
+   object that was not taken is NULL. */
+static int take_batch(PyObject *error, PyObject *part, batch_t *out) {
     PyObject *data;
     Py_ssize_t position, end;
     long long row, previous, count, base, last_delta, first_ts, append_ts, first, last;
+    memset(out, 0, sizeof(*out));
     if (!PyTuple_Check(part)) {
         PyErr_SetString(PyExc_TypeError, "a part is a tuple");
         return -1;
@@ -129,16 +145,20 @@ static int take_batch(PyObject *part, Py_buffer *view, batch_t *out, int64_t *ba
     if (!PyArg_ParseTuple(part, "OnLLnLLLLLLL", &data, &position, &row, &previous, &end, &count, &base, &last_delta,
                           &first_ts, &append_ts, &first, &last))
         return -1;
-    if (PyObject_GetBuffer(data, view, PyBUF_SIMPLE)) return -1;
-    if (position < 0 || position > end || end > view->len || row < 0 || count < row || previous < -1
-        || count - row > (end - position) / RECORD_BYTES_MIN || base < 0 || last_delta < 0
-        || last_delta > INT32_MAX || base > INT64_MAX - last_delta || first < 0 || first > last) {
-        PyErr_Format(PyExc_ValueError, "a batch of %zd bytes can not have these %lld records", end - position, count);
-        PyBuffer_Release(view);
+    if (PyObject_GetBuffer(data, &out->view, PyBUF_SIMPLE)) {
+        memset(&out->view, 0, sizeof(out->view));
         return -1;
     }
-    out->at = (const uint8_t *)view->buf + position;
-    out->end = (const uint8_t *)view->buf + end;
+    if (position < 0 || position > end || end > out->view.len || row < 0 || count < row || previous < -1
+        || count - row > (end - position) / RECORD_BYTES_MIN || base < 0 || last_delta < 0
+        || last_delta > INT32_MAX || base > INT64_MAX - last_delta || first < 0 || first > last) {
+        PyErr_Format(error, "the batch at offset %lld can not have %lld records in %zd bytes", base, count,
+                     end - position);
+        return -1;
+    }
+    out->at = (const uint8_t *)out->view.buf + position;
+    out->end = (const uint8_t *)out->view.buf + end;
+    out->base = base;
     out->count = count;
     out->row = row;
     out->previous_delta = previous;
@@ -147,35 +167,6 @@ static int take_batch(PyObject *part, Py_buffer *view, batch_t *out, int64_t *ba
     out->append_timestamp = append_ts;
     out->first = first - base;
     out->last = last - base;
-    *base_offset = base;
-    return 0;
-}
-
-/* Reads the next record that is wanted. 1 = there is one, 0 = no more, -1 = refused. */
-static int next_wanted(batch_t *batch, record_t *out) {
-    const char *why = NULL;
-    int64_t delta;
-    while (batch->row < batch->count) {
-        if (batch->previous_delta + 1 < batch->first) {
-            if ((why = pass_over(batch, &delta))) break;
-            if (delta < batch->first) continue;
-        }
-        batch_t before = *batch;
-        if ((why = next_record(batch, out))) break;
-        if (out->delta > batch->last) {
-            *batch = before;
-            return 0;
-        }
-        return 1;
-    }
-    if (why) {
-        refused(batch, why);
-        return -1;
-    }
-    if (batch->at != batch->end) {
-        PyErr_SetString(PyExc_ValueError, "there are bytes behind the last record of the batch");
-        return -1;
-    }
     return 0;
 }
 
@@ -184,13 +175,18 @@ static PyObject *bytes_or_none(const uint8_t *at, int64_t size) {
     return PyBytes_FromStringAndSize((const char *)at, (Py_ssize_t)size);
 }
 
+/* Their lengths are read anew: somebody may have written to the buffer since. */
 static PyObject *headers_of(const record_t *record) {
     PyObject *found = PyList_New((Py_ssize_t)record->header_count);
     const uint8_t *p = record->headers, *name, *value;
     int64_t name_size, value_size;
     if (!found) return NULL;
     for (int64_t i = 0; i < record->header_count; i++) {
-        if (sized(&p, record->end, &name, &name_size) || sized(&p, record->end, &value, &value_size)) Py_UNREACHABLE();
+        if (sized(&p, record->end, &name, &name_size) || name_size < 0 || sized(&p, record->end, &value, &value_size)) {
+            PyErr_SetString(PyExc_BufferError, "a batch was written to while its records were read");
+            Py_DECREF(found);
+            return NULL;
+        }
         PyObject *text = PyUnicode_DecodeUTF8((const char *)name, (Py_ssize_t)name_size, "surrogateescape");
         PyObject *content = bytes_or_none(value, value_size);
         PyObject *pair = text && content ? PyTuple_Pack(2, text, content) : NULL;
@@ -211,18 +207,18 @@ static int append(PyObject *list, PyObject *item) {
     return failed;
 }
 
-/* columns(part) -> (deltas, timestamps, keys, values, headers, any_key) */
+/* columns(part) -> (deltas, timestamps, keys, values, headers) */
 static PyObject *columns(PyObject *self, PyObject *part) {
-    Py_buffer view;
     batch_t batch;
     record_t record;
-    int64_t base;
+    const char *why = NULL;
     int any_key = 0, more;
-    if (take_batch(part, &view, &batch, &base)) return NULL;
     PyObject *deltas = PyList_New(0), *timestamps = PyList_New(0), *keys = PyList_New(0), *values = PyList_New(0);
     PyObject *headers = PyDict_New(), *result = NULL;
+    memset(&batch, 0, sizeof(batch));
     if (!deltas || !timestamps || !keys || !values || !headers) goto out;
-    while ((more = next_wanted(&batch, &record)) > 0) {
+    if (take_batch(error_of(self), part, &batch)) goto out;
+    while ((more = next_wanted(&batch, &record, &why)) > 0) {
         if (append(deltas, PyLong_FromLongLong(record.delta)) || append(timestamps, PyLong_FromLongLong(record.timestamp))
             || append(keys, bytes_or_none(record.key, record.key_size))
             || append(values, bytes_or_none(record.value, record.value_size)))
@@ -236,15 +232,17 @@ static PyObject *columns(PyObject *self, PyObject *part) {
             if (failed) goto out;
         }
     }
-    if (!more)
-        result = Py_BuildValue("(OOOOO)", deltas, timestamps, any_key ? keys : Py_None, values, headers);
+    if (more)
+        refuse(error_of(self), &batch, why);
+    else
+        result = PyTuple_Pack(5, deltas, timestamps, any_key ? keys : Py_None, values, headers);
 out:
+    if (batch.view.obj) PyBuffer_Release(&batch.view);
     Py_XDECREF(deltas);
     Py_XDECREF(timestamps);
     Py_XDECREF(keys);
     Py_XDECREF(values);
     Py_XDECREF(headers);
-    PyBuffer_Release(&view);
     return result;
 }
 
@@ -324,7 +322,7 @@ static uint64_t put_headers(const fields_t *f, const record_t *record, uint64_t 
     uint64_t size = index ? varint_size((uint64_t)f->index << 3) + varint_size(index) : 0;
     if (out && index) out = put_varint(put_varint(out, (uint64_t)f->index << 3), index);
     for (int64_t i = 0; i < record->header_count; i++) {
-        if (sized(&p, record->end, &name, &name_bytes) || sized(&p, record->end, &value, &value_size)) Py_UNREACHABLE();
+        if (sized(&p, record->end, &name, &name_bytes) || sized(&p, record->end, &value, &value_size)) return size; /* never: they were read before */
         uint64_t name_size = put_name(NULL, name, name_bytes), entry = entry_size(f, name_size, value_size);
         size += field_size(f->entries, entry);
         if (!out) continue;
@@ -338,20 +336,46 @@ static uint64_t put_headers(const fields_t *f, const record_t *record, uint64_t 
     return size;
 }
 
-/* Makes room for so many more rows. */
-static int reserve(rows_t *rows, int64_t more) {
-    Py_ssize_t room = rows->used + (Py_ssize_t)more;
-    if (room <= rows->room) return 0;
-    if (room < rows->room * 2) room = rows->room * 2;
+/* Makes room for one more row, at least. */
+static int reserve(rows_t *rows) {
+    if (rows->used < rows->room) return 0;
+    Py_ssize_t room = rows->room ? rows->room * 2 : ROWS_AT_FIRST;
+    if ((size_t)room > PY_SSIZE_T_MAX / sizeof(record_t)) return -1;
     record_t *records = PyMem_Realloc(rows->rows, room * sizeof(record_t));
-    if (records) rows->rows = records;
-    int64_t *offsets = records ? PyMem_Realloc(rows->offsets, room * sizeof(int64_t)) : NULL;
-    if (!offsets) {
-        PyErr_NoMemory();
-        return -1;
-    }
+    if (!records) return -1;
+    rows->rows = records;
+    int64_t *offsets = PyMem_Realloc(rows->offsets, room * sizeof(int64_t));
+    if (!offsets) return -1;
     rows->offsets = offsets;
     rows->room = room;
+    return 0;
+}
+
+/* Reads the wanted records of a batch; they come behind those that are there. */
+static int read_rows(PyObject *error, batch_t *batch, rows_t *rows) {
+    Py_ssize_t start = rows->used;
+    const char *why = NULL;
+    for (;;) {
+        if (reserve(rows)) {
+            PyErr_NoMemory();
+            return -1;
+        }
+        int more = next_wanted(batch, &rows->rows[rows->used], &why);
+        if (more < 0) {
+            refuse(error, batch, why);
+            return -1;
+        }
+        if (!more) break;
+        rows->offsets[rows->used] = batch->base + rows->rows[rows->used].delta;
+        rows->used++;
+    }
+    int64_t *offsets = rows->offsets;
+    if (start == 0 || start == rows->used) return 0;
+    if (offsets[start] <= offsets[start - 1] || offsets[rows->used - 1] - offsets[0] > (int64_t)UINT32_MAX) {
+        PyErr_Format(error, "records %lld and %lld are not in order of offset, or too far apart",
+                     (long long)offsets[0], (long long)offsets[start]);
+        return -1;
+    }
     return 0;
 }
 
@@ -360,16 +384,12 @@ typedef struct {
     int contiguous;
 } sizes_t;
 
-static int measure(const fields_t *f, const rows_t *rows, sizes_t *s) {
+static void measure(const fields_t *f, const rows_t *rows, sizes_t *s) {
     *s = (sizes_t){.contiguous = 1};
     for (Py_ssize_t i = 0; i < rows->used; i++) {
         const record_t *r = &rows->rows[i];
         uint64_t delta = (uint64_t)(rows->offsets[i] - rows->offsets[0]);
         uint64_t key = r->key_size < 0 ? 0 : r->key_size, value = r->value_size < 0 ? 0 : r->value_size;
-        if (delta > UINT32_MAX || (i && rows->offsets[i] <= rows->offsets[i - 1])) {
-            PyErr_SetString(PyExc_ValueError, "the parts are not in order of offset, or too far apart");
-            return -1;
-        }
         s->contiguous &= delta == (uint64_t)i;
         s->deltas += varint_size(delta);
         s->timestamps += varint_size((uint64_t)r->timestamp);
@@ -380,7 +400,6 @@ static int measure(const fields_t *f, const rows_t *rows, sizes_t *s) {
         s->null_values += r->value_size < 0;
         if (r->header_count) s->headers += field_size(f->headers, put_headers(f, r, i, NULL));
     }
-    return 0;
 }
 
 static uint8_t *put_bits(uint8_t *out, long field, const rows_t *rows, int keys) {
@@ -434,43 +453,24 @@ static PyObject *put_columns(const fields_t *f, const rows_t *rows, const sizes_
     return result;
 }
 
-/* encode(parts, fields) -> (columns, rows, first offset, last offset, payload bytes, cursors) */
-static PyObject *encode(PyObject *self, PyObject *args) {
-    PyObject *parts, *cursors = NULL, *body = NULL, *result = NULL;
-    fields_t f;
-    sizes_t sizes;
+/* All columns, once each batch was taken. */
+static PyObject *encode_batches(PyObject *error, const fields_t *f, batch_t *batches, Py_ssize_t count) {
+    PyObject *body = NULL, *cursors = NULL, *cursor, *result = NULL;
     rows_t rows = {0};
-    if (!PyArg_ParseTuple(args, "O!(lllllllllll)", &PyList_Type, &parts, &f.deltas, &f.timestamps, &f.keys, &f.values,
-                          &f.null_keys, &f.null_values, &f.headers, &f.index, &f.entries, &f.name, &f.value))
-        return NULL;
-    Py_ssize_t count = PyList_Size(parts), taken = 0;
-    Py_buffer *views = count > PARTS_MAX ? NULL : PyMem_Malloc((count + 1) * sizeof(Py_buffer));
-    if (!views || !(cursors = PyList_New(0))) {
-        if (!PyErr_Occurred()) PyErr_NoMemory();
-        goto out;
-    }
-    while (taken < count) {
-        batch_t batch;
-        int64_t base;
-        int more;
-        if (take_batch(PyList_GetItem(parts, taken), &views[taken], &batch, &base)) goto out;
-        const uint8_t *data = views[taken++].buf;
-        int64_t left = batch.count - batch.row, wanted = batch.last - batch.first;
-        /* One more: the first record that is not wanted is read, too, before it is left. */
-        if (reserve(&rows, (left <= wanted ? left : wanted + 1) + 1)) goto out;
-        while ((more = next_wanted(&batch, &rows.rows[rows.used])) > 0) {
-            rows.offsets[rows.used] = base + rows.rows[rows.used].delta;
-            rows.used++;
-        }
-        if (more || append(cursors, Py_BuildValue("(nLL)", (Py_ssize_t)(batch.at - data), (long long)batch.row,
-                                                  (long long)batch.previous_delta)))
-            goto out;
-    }
+    sizes_t sizes;
+    for (Py_ssize_t i = 0; i < count; i++)
+        if (read_rows(error, &batches[i], &rows)) goto out;
     if (!rows.used) {
-        PyErr_SetString(PyExc_ValueError, "the parts have none of the records that are wanted");
+        PyErr_SetString(error, "the batches have none of the records that are wanted");
         goto out;
     }
-    if (measure(&f, &rows, &sizes) || !(body = put_columns(&f, &rows, &sizes))) goto out;
+    measure(f, &rows, &sizes);
+    if (!(body = put_columns(f, &rows, &sizes)) || !(cursors = PyList_New(count))) goto out;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        Py_ssize_t position = batches[i].at - (const uint8_t *)batches[i].view.buf;
+        cursor = Py_BuildValue("(nLL)", position, (long long)batches[i].row, (long long)batches[i].previous_delta);
+        if (!cursor || PyList_SetItem(cursors, i, cursor)) goto out;
+    }
     result = Py_BuildValue("(OnLLKO)", body, rows.used, (long long)rows.offsets[0],
                            (long long)rows.offsets[rows.used - 1], (unsigned long long)sizes.payload, cursors);
 out:
@@ -478,10 +478,52 @@ out:
     Py_XDECREF(cursors);
     PyMem_Free(rows.rows);
     PyMem_Free(rows.offsets);
-    while (taken > 0) PyBuffer_Release(&views[--taken]);
-    PyMem_Free(views);
     return result;
 }
+
+/* encode(parts, fields) -> (columns, rows, first offset, last offset, payload bytes, cursors) */
+static PyObject *encode(PyObject *self, PyObject *args) {
+    PyObject *given, *parts, *result = NULL;
+    fields_t f;
+    if (!PyArg_ParseTuple(args, "O(lllllllllll)", &given, &f.deltas, &f.timestamps, &f.keys, &f.values, &f.null_keys,
+                          &f.null_values, &f.headers, &f.index, &f.entries, &f.name, &f.value))
+        return NULL;
+    /* A tuple of our own: nobody takes a part away while another one is looked at. */
+    if (!(parts = PySequence_Tuple(given))) return NULL;
+    Py_ssize_t count = PyTuple_Size(parts), taken = 0;
+    batch_t *batches = PyMem_Calloc(count + 1, sizeof(batch_t));
+    if (!batches) PyErr_NoMemory();
+    while (batches && taken < count && !take_batch(error_of(self), PyTuple_GetItem(parts, taken), &batches[taken]))
+        taken++;
+    if (batches && taken == count) result = encode_batches(error_of(self), &f, batches, count);
+    /* The one that was refused may have its buffer, too. */
+    for (Py_ssize_t i = 0; batches && i < count && i <= taken; i++)
+        if (batches[i].view.obj) PyBuffer_Release(&batches[i].view);
+    PyMem_Free(batches);
+    Py_DECREF(parts);
+    return result;
+}
+
+static int start(PyObject *module) {
+    PyObject *errors = PyImport_ImportModule("sharecoord_batches.errors");
+    if (!errors) return -1;
+    state_t *state = PyModule_GetState(module);
+    state->error = PyObject_GetAttrString(errors, "BrokenBatchError");
+    Py_DECREF(errors);
+    return state->error ? 0 : -1;
+}
+
+static int traverse(PyObject *module, visitproc visit, void *arg) {
+    Py_VISIT(((state_t *)PyModule_GetState(module))->error);
+    return 0;
+}
+
+static int clear(PyObject *module) {
+    Py_CLEAR(((state_t *)PyModule_GetState(module))->error);
+    return 0;
+}
+
+static void free_module(void *module) { clear(module); }
 
 static PyMethodDef methods[] = {
     {"columns", columns, METH_O, "See records.columns."},
@@ -489,10 +531,20 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
+static PyModuleDef_Slot slots[] = {
+    {Py_mod_exec, start},
+    {0, NULL},
+};
+
 static struct PyModuleDef module = {
     .m_base = PyModuleDef_HEAD_INIT,
     .m_name = "_native",
+    .m_size = sizeof(state_t),
     .m_methods = methods,
+    .m_slots = slots,
+    .m_traverse = traverse,
+    .m_clear = clear,
+    .m_free = free_module,
 };
 
 PyMODINIT_FUNC PyInit__native(void) { return PyModuleDef_Init(&module); }

@@ -15,6 +15,9 @@ from sharecoord.core.records import Headers
 DELIVER_AT_HEADER: Final = "sharecoord-deliver-at"
 DELAY_HEADER: Final = "sharecoord-delay-ms"
 
+HEADERS_BEGIN_WITH: Final = b"sharecoord-de"
+"""What both names begin with: records without these bytes have neither."""
+
 SCHEDULE_MAX_MS: Final = 10 * 366 * 86_400_000
 """A time more than ten years ahead is a mistake, as of microseconds for milliseconds."""
 

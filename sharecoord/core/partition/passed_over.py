@@ -42,17 +42,18 @@ def without(chunk: RecordChunk, ranges: Spans) -> RecordChunk | None:
     kept = [at for at, offset in enumerate(offsets) if not covers(ranges, offset)]
     if not kept:
         return None
+    columns = chunk.columns(0, chunk.count)
     at_new = {old: new for new, old in enumerate(kept)}
     return ColumnChunk(
         covers_from=chunk.covers_from,
         first=offsets[kept[0]],
         last=offsets[kept[-1]],
         offsets=[offsets[at] for at in kept],
-        timestamps=[chunk.timestamps[at] for at in kept],
-        keys=None if chunk.keys is None else [chunk.keys[at] for at in kept],
-        values=[chunk.values[at] for at in kept],
-        headers={at_new[at]: said for at, said in chunk.headers.items() if at in at_new},
-        size_bytes=max(1, chunk.size_bytes * len(kept) // chunk.count),
+        timestamps=[columns.timestamps[at] for at in kept],
+        keys=None if columns.keys is None else [columns.keys[at] for at in kept],
+        values=[columns.values[at] for at in kept],
+        headers={at_new[at]: said for at, said in columns.headers.items() if at in at_new},
+        size_bytes=max(1, chunk.payload_bytes(0, chunk.count) * len(kept) // chunk.count),
         due_times={at_new[at]: due for at, due in chunk.due_times.items() if at in at_new},
         timestamp_type=chunk.timestamp_type,
         leader_epoch=chunk.leader_epoch,

@@ -24,9 +24,24 @@ _ANSWER = struct.Struct(">ihi")
 _ANSWER_PARTITION = struct.Struct(">ihqqq")
 _ABORTED = struct.Struct(">qq")
 _EPOCH_END = struct.Struct(">iq")
+_LEADER = struct.Struct(">ii")
 
 _DIVERGING_TAG: Final = 0
 _LEADER_TAG: Final = 1
+
+_ID_BYTES: Final = 16
+_UVARINT_BYTES_MAX: Final = 5
+"""Of a number of 32 bits."""
+
+_PLACE = struct.Struct(">qi")
+"""What every format of batches begins with: base offset, and the length of all behind it."""
+_MAGIC_AT: Final = 16
+_EPOCH = struct.Struct(">i")
+_EPOCH_AT: Final = 12
+_LAST_DELTA_AT: Final = 23
+_LENGTH_MIN: Final = 14
+"""Of a message of format v0 without key and value."""
+_LENGTH_MIN_V2: Final = 49
 
 TopicName = str | bytes
 """A topic's name, or (version 13) the 16 bytes of its id."""
@@ -61,7 +76,7 @@ class Found(NamedTuple):
     last_stable_offset: int
     log_start_offset: int
     diverging_epoch: tuple[int, int] | None
-    """The epoch and end offset at which the log leaves what was read (KIP-595); None = it does not."""
+    """The epoch and end offset at which the log leaves what was read (KIP-595); None = nowhere."""
     leader: tuple[int, int] | None
     """Id and epoch of the leader, with an error that says that it is another one."""
     aborted: Sequence[Aborted]
@@ -77,6 +92,50 @@ class Answer(NamedTuple):
     error: int
     session_id: int
     found: list[Found]
+
+
+class Reach(NamedTuple):
+    """How far the whole batches in what a broker sent reach."""
+
+    next_offset: int
+    """-1 = there is no whole batch."""
+    last_epoch: int
+    """The epoch of the last one; -1 = not known, as in formats v0 and v1."""
+    wanted_bytes: int
+    """Length of the first batch when it was cut; 0 = it is whole."""
+
+
+def reach(records: memoryview) -> Reach:
+    """Looks at the length of each batch, and at what the last whole one says of itself.
+
+    Raises:
+        ValueError: A batch is not possible.
+    """
+    at, end, last = 0, len(records), -1
+    unpack = _PLACE.unpack_from
+    while end - at >= _PLACE.size:
+        base, length = unpack(records, at)
+        if length < _LENGTH_MIN:
+            raise ValueError(f"the batch at offset {base} has an impossible length, {length}")
+        if at + _PLACE.size + length > end:
+            if last < 0:
+                return Reach(-1, NO_EPOCH, _PLACE.size + length)
+            break
+        last = at
+        at += _PLACE.size + length
+    if last < 0:
+        return Reach(-1, NO_EPOCH, 2 * _PLACE.size if end else 0)
+    base, length = unpack(records, last)
+    if records[last + _MAGIC_AT] < 2:
+        # A message, or a compressed set of messages that has the offset of its last one.
+        return Reach(base + 1, NO_EPOCH, 0)
+    if length < _LENGTH_MIN_V2:
+        raise ValueError(f"the batch at offset {base} has an impossible length, {length}")
+    (delta,) = _EPOCH.unpack_from(records, last + _LAST_DELTA_AT)
+    (epoch,) = _EPOCH.unpack_from(records, last + _EPOCH_AT)
+    if base < 0 or delta < 0:
+        raise ValueError(f"the batch at offset {base} has no last offset")
+    return Reach(base + delta + 1, max(epoch, NO_EPOCH), 0)
 
 
 def request(
@@ -132,10 +191,11 @@ def _answer(version: int, data: memoryview) -> Answer:
     for _ in range(topics - 1):
         topic: TopicName
         if version == BY_ID:
-            topic, at = bytes(data[at : at + 16]), at + 16
+            topic, at = bytes(data[at : at + _ID_BYTES]), at + _ID_BYTES
         else:
             size, at = _read_uvarint(data, at)
-            topic, at = str(data[at : at + size - 1], "utf-8"), at + size - 1
+            end = at + max(size - 1, 0)
+            topic, at = str(data[at:end], "utf-8"), end
         partitions, at = _read_uvarint(data, at)
         for _ in range(partitions - 1):
             one, at = _partition(topic, data, at)
@@ -145,32 +205,41 @@ def _answer(version: int, data: memoryview) -> Answer:
 
 
 def _partition(topic: TopicName, data: memoryview, at: int) -> tuple[Found, int]:
-    head = _ANSWER_PARTITION.unpack_from(data, at)
+    number, error, high, stable, log_start = _ANSWER_PARTITION.unpack_from(data, at)
     count, at = _read_uvarint(data, at + _ANSWER_PARTITION.size)
     aborted: list[Aborted] = []
     for _ in range(count - 1):
         aborted.append(Aborted(*_ABORTED.unpack_from(data, at)))
         _, at = _tags(data, at + _ABORTED.size)
-    read_at = int.from_bytes(data[at : at + 4], "big", signed=True)
+    (read_at,) = _EPOCH.unpack_from(data, at)
     size, at = _read_uvarint(data, at + 4)
     end = at + max(size - 1, 0)
     if end > len(data):
         raise ValueError(f"its records end at {end} of {len(data)} bytes")
     records = data[at:end]
     tags, at = _tags(data, end)
-    diverging, leader = tags.get(_DIVERGING_TAG), tags.get(_LEADER_TAG)
-    return (
-        Found(
-            topic,
-            *head,
-            None if diverging is None else _EPOCH_END.unpack_from(diverging),  # type: ignore[arg-type]
-            None if leader is None else struct.unpack_from(">ii", leader),  # type: ignore[arg-type]
-            aborted,
-            read_at,
-            records,
-        ),
-        at,
+    leader = tags.get(_LEADER_TAG)
+    found = Found(
+        topic,
+        number,
+        error,
+        high,
+        stable,
+        log_start,
+        _diverging(tags.get(_DIVERGING_TAG)),
+        None if leader is None else _LEADER.unpack_from(leader),
+        aborted,
+        read_at,
+        records,
     )
+    return found, at
+
+
+def _diverging(tag: memoryview | None) -> tuple[int, int] | None:
+    if tag is None:
+        return None
+    epoch, end_offset = _EPOCH_END.unpack_from(tag)
+    return None if end_offset < 0 else (epoch, end_offset)
 
 
 def _topic(version: int, topic: TopicName) -> bytes:
@@ -195,14 +264,18 @@ def _uvarint(number: int) -> bytes:
 
 
 def _read_uvarint(data: memoryview, at: int) -> tuple[int, int]:
-    found = shift = 0
-    while True:
+    found = data[at]
+    at += 1
+    if found < 0x80:
+        return found, at
+    found &= 0x7F
+    for shift in range(7, 7 * _UVARINT_BYTES_MAX, 7):
         byte = data[at]
         at += 1
         found |= (byte & 0x7F) << shift
         if byte < 0x80:
             return found, at
-        shift += 7
+    raise ValueError(f"a number at {at} has more than {_UVARINT_BYTES_MAX} bytes")
 
 
 def _tags(data: memoryview, at: int) -> tuple[dict[int, memoryview], int]:

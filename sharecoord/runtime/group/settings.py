@@ -46,6 +46,7 @@ def settings_of(config: GroupConfig, blocked_keys: Iterable[BlockedKey] = ()) ->
         retry_backoff_max_ms=config.retry_backoff_max_ms,
         retry_backoff_multiplier=config.retry_backoff_multiplier,
         retry_backoff_jitter=config.retry_backoff_jitter,
+        scheduled_delivery=config.scheduled_delivery,
         retry_keep_payload=config.retry_keep_payload,
         kept_max_bytes=config.retry_kept_max_bytes,
     )

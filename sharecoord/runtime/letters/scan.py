@@ -274,14 +274,15 @@ class LetterScan:
         self, place: LetterPlace, chunk: RecordChunk, marks: MarkReader
     ) -> list[tuple[int, FoundLetter]]:
         found = []
-        for index, headers in chunk.headers.items():
-            key = None if chunk.keys is None else chunk.keys[index]
-            written_ms = chunk.timestamps[index]
-            letter = find_letter(key, chunk.values[index], headers, written_ms)
+        columns = chunk.columns(0, chunk.count)
+        for index, headers in columns.headers.items():
+            key = None if columns.keys is None else columns.keys[index]
+            written_ms = columns.timestamps[index]
+            letter = find_letter(key, columns.values[index], headers, written_ms)
             if letter is None or letter.group_id != self.group_id:
                 continue
             if self.wanted.matches(letter):
-                offset = chunk.first + index if chunk.offsets is None else chunk.offsets[index]
+                offset = chunk.offset(index)
                 mark = marks.at(offset)
                 state = LetterState.IN_TOPIC if mark is None else LetterState(mark.kind)
                 at = place._replace(offset=offset)

@@ -24,7 +24,12 @@ from sharecoord.core.partition.decisions import (
 from sharecoord.core.partition.share_partition import SharePartition
 from sharecoord.core.settings import PartitionSettings
 from sharecoord.core.states import AcknowledgeType
-from sharecoord.errors import InternalError, NotOwnerError, SharecoordError
+from sharecoord.errors import (
+    InternalError,
+    NotOwnerError,
+    SharecoordError,
+    UnreadableRecordsError,
+)
 from sharecoord.eventlog.schema import RangeEvent
 from sharecoord.ports import TopicInfo
 from sharecoord.runtime.kernel.alarm import Alarm
@@ -419,7 +424,7 @@ class DeliveryEffect:
         """The delivery of acquired records: by reference, with their checkpoints."""
         slices = actor.cache.slices(acquired)
         records = sum(s.stop - s.start for s in slices)
-        size = sum(s.chunk.size_bytes * (s.stop - s.start) // s.chunk.count for s in slices)
+        size = sum(s.chunk.payload_bytes(s.start, s.stop) for s in slices)
         if not actor.books.checkpoints:
             return Delivery(actor.key, slices, acquired, records, size, (), actor.replay_epoch)
         kept = actor.books.checkpoints.of(acquired)
@@ -462,6 +467,11 @@ class DeliveryEffect:
         try:
             channel.deliver(self.delivery, now_ms)
             self.actor.totals.delivered += self.delivery.records
+        except UnreadableRecordsError as error:
+            # They come again, later each time; the member gets others meanwhile.
+            log.error("records can not be opened", partition=self.actor.key, why=error.message)
+            self.session.refund(self.delivery.records, self.delivery.size_bytes)
+            self.hand_back()
         except Exception as error:
             log.exception("a delivery could not be sent", member=self.session.member_id)
             self.session.hindrances.add(Hindrance.BROKEN)

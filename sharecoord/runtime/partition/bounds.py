@@ -8,7 +8,6 @@ from __future__ import annotations
 from sharecoord.core.dispatch.rate import RateLimit
 from sharecoord.core.records import RecordChunk
 from sharecoord.ports import LogReading, LogSink
-from sharecoord.runtime.partition.record_cache import part_of
 
 
 class Bound:
@@ -74,7 +73,7 @@ class BoundedSink:
         if self._done:
             return
         if chunk.last >= self._stops_at:
-            whole, chunk_before = chunk, part_of(chunk, chunk.covers_from, self._stops_at - 1)
+            whole, chunk_before = chunk, chunk.part(chunk.covers_from, self._stops_at - 1)
             if chunk_before is not None:
                 self._sink.on_chunk(chunk_before)
             if whole.covers_from <= self._stops_at:

@@ -7,7 +7,7 @@ type of timestamps. So candidates end where either would not fit.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from sharecoord.core.limits import ACQUIRE_RECORDS_MAX
@@ -17,6 +17,7 @@ from sharecoord.core.records import RecordChunk
 from sharecoord.core.spans import offsets_of, split, uncovered
 from sharecoord.core.states import Ordering
 from sharecoord.core.window.window import Keys, Range
+from sharecoord.errors import UnreadableRecordsError
 from sharecoord.runtime.kernel.clock import RuntimeClock
 from sharecoord.runtime.partition.record_cache import RecordCache
 
@@ -60,6 +61,8 @@ class Candidates(NamedTuple):
     """Due offsets whose payload must be read again."""
     stored: list[int]
     """Due offsets whose payload the store has, and the cache has not; some of them, in order."""
+    unreadable: UnreadableRecordsError | None = None
+    """Why there are no new records, though some were read."""
 
 
 def candidates(
@@ -84,9 +87,16 @@ def candidates(
             # Records with their payload do not wait for those without.
             batch = _Batch()
             found = _look_at_due(partition, cache, batch, member_id, lookahead)
-    fresh = _fresh_runs(partition, cache, clock, batch, max_records) if with_fresh else []
+    fresh: list[Run] = []
+    unreadable = None
+    if with_fresh:
+        try:
+            fresh.extend(_fresh_runs(partition, cache, clock, batch, max_records))
+        except UnreadableRecordsError as error:
+            # The records before go out first.
+            unreadable = None if fresh else error
     missing = _span(found.missing, cache.reread_end, lookahead) if found.missing else None
-    return Candidates(found.readable, fresh, found.gaps, missing, found.stored)
+    return Candidates(found.readable, fresh, found.gaps, missing, found.stored, unreadable)
 
 
 class _Due(NamedTuple):
@@ -148,26 +158,30 @@ def _fresh_runs(
     clock: RuntimeClock,
     batch: _Batch,
     max_records: int,
-) -> list[Run]:
-    """Runs of new records from the window's end on; records that wait do not count."""
+) -> Iterator[Run]:
+    """Runs of new records from the window's end on; records that wait do not count.
+
+    Raises:
+        UnreadableRecordsError: The records of the next runs can not be opened.
+    """
     end_offset = partition.window.end_offset
     by_key = partition.settings.ordering == Ordering.KEY
     blocked = partition.settings.blocked_keys
-    runs: list[Run] = []
+    timed = partition.settings.scheduled_delivery
     records = waiting = 0
     for chunk in cache.after(end_offset):
-        for first, last, at_ms in _by_time(chunk, chunk.runs(end_offset), clock):
+        runs = chunk.runs(end_offset)
+        for first, last, at_ms in _by_time(chunk, runs, clock) if timed else _untimed(runs):
             if not batch.takes(chunk, first, last):
-                return runs
+                return
             keys = _keys_of(chunk, first, last) if by_key else None
-            runs.append(Run(first, last, keys, at_ms))
+            yield Run(first, last, keys, at_ms)
             count = last - first + 1
             wait = count if at_ms else _blocked_in(keys, count, blocked)
             waiting += wait
             records += count - wait
             if records >= max_records or waiting >= ACQUIRE_RECORDS_MAX:
-                return runs
-    return runs
+                return
 
 
 def _by_time(
@@ -175,7 +189,7 @@ def _by_time(
 ) -> Iterable[tuple[int, int, int]]:
     """Runs with the time before which their records wait (0: none), cut where it changes."""
     if not chunk.due_times:
-        return ((first, last, 0) for first, last in runs)
+        return _untimed(runs)
     now_ms = clock.store_now_ms()
     pieces: list[tuple[int, int, int]] = []
     for first, last in runs:
@@ -188,6 +202,10 @@ def _by_time(
             else:
                 pieces.append((offset, offset, at_ms))
     return pieces
+
+
+def _untimed(runs: list[tuple[int, int]]) -> Iterable[tuple[int, int, int]]:
+    return ((first, last, 0) for first, last in runs)
 
 
 def _blocked_in(keys: Keys | None, count: int, blocked: frozenset[int]) -> int:

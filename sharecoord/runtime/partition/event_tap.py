@@ -168,7 +168,7 @@ class EventTap:
         age_ms = None
         if chunk is not None and chunk.timestamp_type:
             at = chunk.span(change.first, change.first)[0]
-            age_ms = max(0, self._clock.to_store(now_ms) - chunk.timestamps[at])
+            age_ms = max(0, self._clock.to_store(now_ms) - chunk.timestamp(at))
         return _columns(
             change,
             client_id,
@@ -225,10 +225,10 @@ class EventTap:
 
     def _key(self, offset: int) -> bytes | None:
         chunk = self._part.cache.find(offset)
-        if chunk is None or chunk.keys is None:
+        if chunk is None:
             return None
         start, stop = chunk.span(offset, offset)
-        key = chunk.keys[start] if start < stop else None
+        key = chunk.key(start) if start < stop else None
         return None if key is None else key[:KEY_BYTES_MAX]
 
 

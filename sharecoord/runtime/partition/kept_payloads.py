@@ -26,7 +26,12 @@ from sharecoord.core.records import ColumnChunk, RecordChunk
 from sharecoord.core.settings import PartitionSettings
 from sharecoord.core.spans import offsets_of
 from sharecoord.core.states import RecordState
-from sharecoord.errors import InternalError, OffsetOutOfRangeError, SharecoordError
+from sharecoord.errors import (
+    InternalError,
+    OffsetOutOfRangeError,
+    SharecoordError,
+    UnreadableRecordsError,
+)
 from sharecoord.ports import EARLIEST, OffsetQuery
 from sharecoord.runtime.kernel.committer import CallbackEffect
 from sharecoord.runtime.partition.checkpoints import ended_by
@@ -309,15 +314,19 @@ class KeptPayloads(Book):
 
 
 def payload_in(chunk: RecordChunk | None, offset: int) -> KeptPayload | None:
-    """The payload of a record in a chunk; None = the chunk does not have the record."""
+    """The payload of a record in a chunk; None = the chunk does not have it, or can not open it."""
     if chunk is None:
         return None
     at, stop = chunk.span(offset, offset)
     if at >= stop:
         return None
-    key, value = None if chunk.keys is None else chunk.keys[at], chunk.values[at]
-    headers = tuple(chunk.headers.get(at, ()))
-    return KeptPayload.of(offset, key, value, headers, (chunk.timestamps[at], chunk.timestamp_type))
+    try:
+        key, value, headers, timestamp_ms = chunk.record(at)
+    except UnreadableRecordsError as error:
+        log.error("a payload can not be opened", offset=offset, why=error.message)
+        return None
+    times = (timestamp_ms, chunk.timestamp_type)
+    return KeptPayload.of(offset, key, value, tuple(headers), times)
 
 
 def chunks_of(payloads: Iterable[KeptPayload]) -> list[RecordChunk]:

@@ -7,13 +7,14 @@ forgotten the payload: it is read again from Kafka, or from the store where the 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Sequence
 from typing import Final
 
 import structlog
 
 from sharecoord.core.records import RecordChunk, gaps_in
-from sharecoord.errors import OffsetOutOfRangeError, SharecoordError
+from sharecoord.errors import OffsetOutOfRangeError, SharecoordError, UnreadableRecordsError
 from sharecoord.runtime.partition.candidates import (
     DUE_LOOKAHEAD_RECORDS,
     LIFELINE_RECORDS,
@@ -30,6 +31,10 @@ log = structlog.get_logger(__name__)
 REREAD_AGAIN_S: Final = 0.5
 """Wait after a re-read that failed."""
 
+OPEN_AGAIN_S: Final = 10.0
+"""Wait after new records could not be opened: their share-partition stands still before them until
+an operator resets the group's offset; the log says so each time."""
+
 
 class Payloads:
     """The payloads of one share-partition."""
@@ -40,6 +45,8 @@ class Payloads:
         self._kept = kept
         self.rereading = False
         """Whether a re-read is under way, or waits to be tried again."""
+        self._unreadable_until_s = -math.inf
+        """Loop time before which new records are not looked at: they can not be opened."""
 
     def candidates(self, member_id: str, max_records: int, *, short: bool) -> Candidates:
         """Finds records for a member; asks for payloads that must be read again first.
@@ -55,8 +62,10 @@ class Payloads:
             member_id=member_id,
             max_records=max_records,
             lookahead=LIFELINE_RECORDS if short else DUE_LOOKAHEAD_RECORDS,
-            with_fresh=bool(self._log.fresh.records) and not short,
+            with_fresh=bool(self._log.fresh.records) and not short and self._may_open(),
         )
+        if found.unreadable is not None:
+            self._stands_still(found.unreadable)
         for first, last in found.gaps:
             part.commit(part.partition.decide_gap(first, last))
         self._kept.bring(found.stored)
@@ -64,6 +73,16 @@ class Payloads:
             self.rereading = True
             part.context.tasks.spawn(self._reread(*found.missing), f"reread-{part.key.name}")
         return found
+
+    def _may_open(self) -> bool:
+        return asyncio.get_running_loop().time() >= self._unreadable_until_s
+
+    def _stands_still(self, why: UnreadableRecordsError) -> None:
+        """Leaves new records alone for a while; what is due goes on."""
+        log.error("new records can not be opened", partition=self._part.key, why=why.message)
+        loop = asyncio.get_running_loop()
+        self._unreadable_until_s = loop.time() + OPEN_AGAIN_S
+        loop.call_at(self._unreadable_until_s, self._part.wake)
 
     async def _reread(self, first: int, last: int) -> None:
         """Reads [first, last] again, unless its incarnation has ended meanwhile."""

@@ -10,7 +10,7 @@ from bisect import bisect_left, bisect_right
 from sharecoord.core.delivery import Slice
 from sharecoord.core.offset_set import OffsetSet
 from sharecoord.core.partition.share_partition import AcquiredRange
-from sharecoord.core.records import ColumnChunk, RecordChunk
+from sharecoord.core.records import RecordChunk
 from sharecoord.core.spans import uncovered
 from sharecoord.runtime.kernel.budget import GroupBudget
 
@@ -41,7 +41,7 @@ class RecordCache:
         whole = chunk.covers_from, chunk.last
         others = ((other.covers_from, other.last) for other in self.after(chunk.covers_from))
         for span in uncovered(others, *whole):
-            part = chunk if span == whole else part_of(chunk, *span)
+            part = chunk if span == whole else chunk.part(*span)
             if part is not None:
                 self._insert(part)
 
@@ -175,27 +175,5 @@ def parts_without(chunk: RecordChunk, kept: OffsetSet) -> list[RecordChunk]:
     if not kept.records:
         return [chunk]
     first, last = chunk.covers_from, chunk.last
-    parts = (part_of(chunk, *each) for each in uncovered(kept.spans(first, last), first, last))
+    parts = (chunk.part(*each) for each in uncovered(kept.spans(first, last), first, last))
     return [part for part in parts if part is not None]
-
-
-def part_of(chunk: RecordChunk, first: int, last: int) -> RecordChunk | None:
-    """The records of a chunk in [first, last] as a chunk that covers from `first`; None = none."""
-    start, stop = chunk.span(first, last)
-    if start >= stop:
-        return None
-    offsets = None if chunk.offsets is None else chunk.offsets[start:stop]
-    return ColumnChunk(
-        covers_from=first,
-        first=chunk.first + start if offsets is None else offsets[0],
-        last=chunk.first + stop - 1 if offsets is None else offsets[-1],
-        offsets=offsets,
-        timestamps=chunk.timestamps[start:stop],
-        timestamp_type=chunk.timestamp_type,
-        keys=None if chunk.keys is None else chunk.keys[start:stop],
-        values=chunk.values[start:stop],
-        headers={i - start: h for i, h in chunk.headers.items() if start <= i < stop},
-        size_bytes=chunk.size_bytes * (stop - start) // chunk.count,
-        leader_epoch=chunk.leader_epoch,
-        due_times={i - start: at for i, at in chunk.due_times.items() if start <= i < stop},
-    )

@@ -132,5 +132,5 @@ def _oldest_us(actor: PartitionActor) -> int | None:
     for chunk in actor.cache.after(start)[:1]:
         at = chunk.span(start, chunk.last)[0]
         if chunk.covers_from <= start and chunk.timestamp_type and at < chunk.count:
-            return chunk.timestamps[at] * 1000
+            return chunk.timestamp(at) * 1000
     return None

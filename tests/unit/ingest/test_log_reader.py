@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sharecoord.core.records import RecordChunk
-from sharecoord.ingest import log_reader
+from sharecoord.ingest import log_reader, pool
 from sharecoord.ingest.log_reader import KafkaLogReader
 from sharecoord.kafka.client import KafkaError, KafkaException
 from tests.unit.ingest.test_columns import FakeMessage
@@ -427,7 +427,7 @@ class EndSink(Sink):
         super().__init__()
         self.ends: list[int] = []
 
-    def on_end(self, end_offset: int) -> None:
+    def on_end(self, end_offset: int, last_epoch: int = -1) -> None:
         self.ends.append(end_offset)
         self.came.set()
 
@@ -541,7 +541,7 @@ async def test_a_partition_waits_while_no_consumer_may_be_opened(
         return made[-1]
 
     monkeypatch.setattr(log_reader, "make_consumer", make)
-    monkeypatch.setattr(log_reader, "OPEN_AGAIN_S", 0.0)
+    monkeypatch.setattr(pool, "OPEN_AGAIN_S", 0.0)
     room: list[bool] = []
     reader = KafkaLogReader({}, may_open=lambda: bool(room) and room.pop())
     first = reader.read("t", 0, 0, last_epoch=-1, committed=False, sink=Sink())

@@ -1,0 +1,6 @@
+from collections.abc import Sequence
+
+from sharecoord_batches.records import Columns, Encoded, Fields, Part
+
+def columns(part: Part, /) -> Columns: ...
+def encode(parts: Sequence[Part], fields: Fields, /) -> Encoded: ...

@@ -1,0 +1,44 @@
+"""Which reader reads: `kafka.reader`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import structlog
+from sharecoord_batches.opener import HAS_NATIVE
+
+from sharecoord.config.process_settings import ReaderKind
+from sharecoord.errors import InvalidConfigError
+from sharecoord.ingest.log_reader import KafkaLogReader
+from sharecoord.ingest.raw_reader import RawLogReader
+from sharecoord.kafka.refusals import Refusals
+from sharecoord.kafka.wire.keys import Settings, beyond
+
+log = structlog.get_logger(__name__)
+
+
+def make_reader(
+    kind: ReaderKind,
+    settings: Settings,
+    refusals: Refusals,
+    *,
+    may_open: Callable[[], bool] = lambda: True,
+) -> RawLogReader | KafkaLogReader:
+    """The reader that the setting wants; says which one reads, and why.
+
+    Raises:
+        InvalidConfigError: `raw` is wanted, and another setting needs librdkafka.
+    """
+    needs_librdkafka = None if kind is ReaderKind.LIBRDKAFKA else beyond(settings)
+    if kind is ReaderKind.RAW and needs_librdkafka is not None:
+        raise InvalidConfigError(
+            f"kafka.reader is raw, and only librdkafka can follow kafka.{needs_librdkafka}. "
+            "Remove one of the two, or set kafka.reader to auto",
+            metadata={"key": "kafka.reader"},
+        )
+    if kind is ReaderKind.LIBRDKAFKA or needs_librdkafka is not None:
+        why = "kafka.reader" if needs_librdkafka is None else f"kafka.{needs_librdkafka}"
+        log.info("records are read by librdkafka", because_of=why)
+        return KafkaLogReader(settings, refusals, may_open=may_open)
+    log.info("records are read as raw batches", opened_by="C" if HAS_NATIVE else "Python")
+    return RawLogReader(settings, refusals, may_open=may_open)

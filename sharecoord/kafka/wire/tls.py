@@ -1,0 +1,197 @@
+"""TLS by librdkafka's names of settings; certificates are read again when their files change."""
+
+from __future__ import annotations
+
+import os
+import ssl
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from sharecoord.errors import InvalidConfigError
+from sharecoord.kafka.wire.keys import Settings, flag
+
+log = structlog.get_logger(__name__)
+
+_FILES: Final = (
+    *("ssl.ca.location", "ssl.crl.location", "ssl.certificate.location", "ssl.key.location"),
+)
+
+_Stamp = tuple[tuple[int, int, int] | None, ...]
+"""Of each file: time, size and number; None = it is not there."""
+
+
+class Tls:
+    """The TLS context of the settings, which is made again when a file of it has changed.
+
+    A change that can not be read (a certificate without its new key yet) changes nothing, and is
+    logged once.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        """Reads the files.
+
+        Raises:
+            InvalidConfigError: One can not be read, or two do not belong together.
+        """
+        self._settings = settings
+        self._stamp = self._refused = self._look()
+        self._context = _context(settings)
+
+    def context(self) -> ssl.SSLContext:
+        """For the next connection."""
+        stamp = self._look()
+        if stamp not in (self._stamp, self._refused):
+            try:
+                self._context = _context(self._settings)
+                self._stamp = stamp
+                log.info("kafka certificates read again")
+            except InvalidConfigError as error:
+                self._refused = stamp
+                log.warning("kafka certificates changed, the old ones stay", why=error.message)
+        return self._context
+
+    def _look(self) -> _Stamp:
+        return tuple(_stamp(str(self._settings.get(key) or "")) for key in _FILES)
+
+
+def _stamp(place: str) -> tuple[int, int, int] | None:
+    try:
+        found = Path(place).stat() if place else None
+    except OSError:
+        return None
+    return found and (found.st_mtime_ns, found.st_size, found.st_ino)
+
+
+def _context(settings: Settings) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    checks = str(settings.get("ssl.endpoint.identification.algorithm", "https")).lower()
+    if checks not in ("https", "none"):
+        raise InvalidConfigError(
+            f"kafka.ssl.endpoint.identification.algorithm is {checks!r}; it is https or none"
+        )
+    context.check_hostname = checks == "https"
+    if not flag(settings, "enable.ssl.certificate.verification", default=True):
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    _load_authorities(context, settings)
+    _load_revoked(context, settings)
+    _load_certificate(context, settings)
+    if ciphers := settings.get("ssl.cipher.suites"):
+        with _named("ssl.cipher.suites"):
+            context.set_ciphers(str(ciphers))
+    return context
+
+
+@contextmanager
+def _named(key: str) -> Iterator[None]:
+    """What goes wrong inside is the fault of this setting."""
+    try:
+        yield
+    except (OSError, ssl.SSLError, ValueError) as error:
+        said = (isinstance(error, OSError) and error.strerror) or error
+        reason = getattr(error, "reason", None)
+        raise InvalidConfigError(f"kafka.{key} can not be used: {reason or said}") from error
+
+
+def _load_authorities(context: ssl.SSLContext, settings: Settings) -> None:
+    load_authorities(context, settings, "ssl.ca")
+
+
+def load_authorities(context: ssl.SSLContext, settings: Settings, prefix: str) -> None:
+    """Trusts the CAs of `<prefix>.pem` and `<prefix>.location`, without them those of the system.
+
+    Raises:
+        InvalidConfigError: They can not be read.
+    """
+    pem, location = settings.get(f"{prefix}.pem"), settings.get(f"{prefix}.location")
+    if pem:
+        with _named(f"{prefix}.pem"):
+            context.load_verify_locations(cadata=str(pem))
+    if location and location != "probe":
+        with _named(f"{prefix}.location"):
+            kind = "capath" if Path(str(location)).is_dir() else "cafile"
+            context.load_verify_locations(**{kind: str(location)})
+    elif not pem:
+        context.load_default_certs()
+
+
+def _load_revoked(context: ssl.SSLContext, settings: Settings) -> None:
+    if location := settings.get("ssl.crl.location"):
+        with _named("ssl.crl.location"):
+            context.load_verify_locations(cafile=str(location))
+            context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
+
+
+def _load_certificate(context: ssl.SSLContext, settings: Settings) -> None:
+    certificate = _source(settings, "ssl.certificate")
+    key = _source(settings, "ssl.key")
+    if certificate is None and key is None:
+        return
+    if certificate is None:
+        raise InvalidConfigError("kafka.ssl.key.* is set, kafka.ssl.certificate.location is not")
+    asked = False
+
+    def password() -> str:
+        # Without this OpenSSL would ask at the terminal.
+        nonlocal asked
+        asked = True
+        return str(settings.get("ssl.key.password") or "")
+
+    with ExitStack() as stack:
+        certificate_file = stack.enter_context(_as_file(certificate))
+        key_file = None if key is None else stack.enter_context(_as_file(key))
+        try:
+            context.load_cert_chain(certificate_file, key_file, password)
+        except (OSError, ssl.SSLError, ValueError) as error:
+            raise _not_loaded(settings, error, asked=asked) from error
+
+
+def _not_loaded(settings: Settings, error: Exception, *, asked: bool) -> InvalidConfigError:
+    if asked:
+        problem = "does not open the key" if settings.get("ssl.key.password") else "is not set"
+        return InvalidConfigError(f"the key is encrypted, and kafka.ssl.key.password {problem}")
+    reason = getattr(error, "reason", None) or (
+        (isinstance(error, OSError) and error.strerror) or error
+    )
+    if reason == "KEY_VALUES_MISMATCH":
+        return InvalidConfigError(
+            "kafka.ssl.key.* is not the key of the certificate in kafka.ssl.certificate.*"
+        )
+    return InvalidConfigError(
+        f"kafka.ssl.certificate.* and kafka.ssl.key.* can not be used: {reason}; both are PEM, and"
+        " without kafka.ssl.key.location the key stands in the file of the certificate"
+    )
+
+
+def _source(settings: Settings, prefix: str) -> tuple[str, bool] | None:
+    """A text of PEM (True), or the path of a file."""
+    if pem := settings.get(f"{prefix}.pem"):
+        return str(pem), True
+    location = settings.get(f"{prefix}.location")
+    return (str(location), False) if location else None
+
+
+@contextmanager
+def _as_file(source: tuple[str, bool]) -> Iterator[str]:
+    """Python reads certificates from files alone: a text becomes one, in memory where possible."""
+    text, is_pem = source
+    if not is_pem:
+        yield text
+    elif hasattr(os, "memfd_create"):
+        file_id = os.memfd_create("pem")
+        try:
+            os.write(file_id, text.encode())
+            yield f"/proc/self/fd/{file_id}"
+        finally:
+            os.close(file_id)
+    else:
+        with tempfile.NamedTemporaryFile("w", prefix="sharecoord-", suffix=".pem") as file:
+            file.write(text)
+            file.flush()
+            yield file.name
