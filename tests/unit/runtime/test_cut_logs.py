@@ -381,6 +381,27 @@ async def test_letters_of_lost_records_arrive_with_the_payload_that_was_read() -
 
 
 @virtual
+async def test_a_letter_that_lacks_its_payload_takes_none_from_where_the_log_was_cut() -> None:
+    world = _compared(letters_world(10))
+    async with world.one_delivery(10, max_poll_records=100) as (coordinator, member, old):
+        actor_of(coordinator, "orders").cache.clear()
+        world.log.set_down(down=True)
+        await member.acknowledge(old, REJECT, first=5)
+        assert not (await member.acknowledge(old, last=4)).exceptions
+        await asyncio.sleep(1)
+        world.log.truncate("orders", 3)
+        world.log.append("orders", 9, value=b"new")
+        world.ledger.truncated(old.key, 3)
+        world.log.set_down(down=False)
+        deliveries = await member.take(9)
+        assert offsets(*deliveries) == list(range(3, 12))
+        await until(lambda: len(arrived(world)) == 5, step_s=0.1)
+        assert offsets_of(arrived(world)) == [5, 6, 7, 8, 9]
+        assert {text(letter, PAYLOAD_HEADER) for letter in arrived(world)} == {"gone"}
+        await accept(member, *deliveries)
+
+
+@virtual
 async def test_checkpoints_and_kept_payloads_go_with_their_records() -> None:
     world = watched(10, retry_keep_payload="true")
     async with world.one_delivery(10, max_poll_records=100) as (_, member, old):
