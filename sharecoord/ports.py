@@ -299,11 +299,28 @@ class LogSink(Protocol):
     def on_chunk(self, chunk: RecordChunk) -> None:
         """Records, with proven coverage from where the former call ended."""
 
-    def on_end(self, end_offset: int) -> None:
-        """Everything below `end_offset` was read: the log end, or the last stable offset."""
+    def on_end(self, end_offset: int, last_epoch: int = -1) -> None:
+        """Everything below `end_offset` was read: the log end, or the last stable offset.
+
+        `last_epoch` is the leader epoch of the last batch below it, one without records for members
+        (markers of transactions, what compaction emptied) included; -1 = the reader does not know.
+        """
 
     def on_out_of_range(self) -> None:
-        """The position does not exist (any more); reading stopped. Resolve and start again."""
+        """The position does not exist (any more); reading stopped. Resolve and start again.
+
+        Kafka also answers so when it has no leader epoch as high as the one that was shown, and
+        none above it: the log is another one.
+        """
+
+    def on_diverged(self, epoch: int, end_offset: int) -> None:
+        """The log was cut, and may have grown again; reading stopped.
+
+        Records from `end_offset` (0 or more) on are not those that were read. Below it the log has
+        no leader epoch above `epoch`, where the reader had a higher one: `end_offset` may lie at or
+        beyond the position, and then only the epoch was wrong. A reader that compares no epochs
+        never calls it.
+        """
 
     def on_gone(self) -> None:
         """The cluster does not have the partition; reading stopped."""
@@ -343,9 +360,26 @@ class LogReader(Protocol):
         """Memory that the reader keeps beside the chunks: compressed batches that are open."""
 
     def read(
-        self, topic: str, partition: int, offset: int, *, committed: bool, sink: LogSink
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        *,
+        last_epoch: int,
+        committed: bool,
+        sink: LogSink,
     ) -> LogReading:
-        """Reads from `offset` on, until closed. `committed` = isolation level read_committed."""
+        """Reads from `offset` on, until closed.
+
+        Args:
+            topic: The topic.
+            partition: Its partition.
+            offset: Where to begin.
+            last_epoch: The leader epoch of the last record before `offset`, which Kafka compares
+                with its own; -1 = not known: nothing is compared.
+            committed: Isolation level read_committed.
+            sink: Who hears of the records.
+        """
 
     async def reread(
         self, topic: str, partition: int, first: int, last: int, *, committed: bool

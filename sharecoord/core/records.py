@@ -79,7 +79,9 @@ class Columns(NamedTuple):
 
 
 class RecordChunk(ABC):
-    """Records of one partition in order of offset, all with one type of timestamps. Never changed.
+    """Records of one partition in order of offset. Never changed.
+
+    All have one type of timestamps and one leader epoch.
 
     The attributes and `span`, `runs`, `part` are there at once. `columns`, `record`, `key`,
     `timestamp`, `key_hashes` and `due_times` may have to open raw batches first.
@@ -99,6 +101,7 @@ class RecordChunk(ABC):
     timestamp_type: int
     """Kafka's: 0 not available, 1 create time, 2 log append time."""
     leader_epoch: int
+    """Of the leader that wrote the records; -1 = not known (formats before Kafka 0.11)."""
     due_times: Mapping[int, int]
     """When records are due that ask for it (`core.dispatch.schedule`): epoch ms, by index."""
     offsets: list[int] | None

@@ -19,25 +19,26 @@ from sharecoord.kafka.headers import read_headers
 
 
 def build_chunks(messages: Sequence[Message], covers_from: int) -> list[RecordChunk]:
-    """Columns of messages of one partition: one chunk for each type of timestamps.
+    """Columns of messages of one partition: one chunk for each type of timestamps and each leader.
 
-    The type is the topic's `message.timestamp.type` when a batch was written; it hardly changes.
+    The type is the topic's `message.timestamp.type` when a batch was written; both hardly change,
+    and epochs of leaders never go back.
     """
-    if messages and messages[0].timestamp()[0] == messages[-1].timestamp()[0]:
+    if messages and _kind(messages[0]) == _kind(messages[-1]):
         return [build_chunk(messages, covers_from)]
     chunks: list[RecordChunk] = []
-    for _, run in groupby(messages, key=_timestamp_type):
+    for _, run in groupby(messages, key=_kind):
         chunks.append(build_chunk(list(run), covers_from))
         covers_from = chunks[-1].last + 1
     return chunks
 
 
-def _timestamp_type(message: Message) -> int:
-    return message.timestamp()[0]
+def _kind(message: Message) -> tuple[int, int | None]:
+    return message.timestamp()[0], message.leader_epoch()
 
 
 def build_chunk(messages: Sequence[Message], covers_from: int) -> RecordChunk:
-    """Columns of messages with one type of timestamps, in order of offset, none an error."""
+    """Columns of messages of one kind (see `build_chunks`), in order of offset, none an error."""
     first, last = messages[0].offset(), messages[-1].offset()
     assert first is not None, "a message of a log has an offset"
     assert last is not None, "a message of a log has an offset"

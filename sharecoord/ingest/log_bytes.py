@@ -61,9 +61,15 @@ class LogBytes:
     """The log of one partition for one reader, up to the offset that it has come to."""
 
     def __init__(
-        self, source: Source, offset: int, *, committed: bool, checks_crc: bool = True
+        self,
+        source: Source,
+        offset: int,
+        *,
+        committed: bool,
+        last_epoch: int = -1,
+        checks_crc: bool = True,
     ) -> None:
-        """Begins at an offset."""
+        """Begins at an offset; `last_epoch` is the leader epoch before it, -1 = not known."""
         self._source = source
         self._committed = committed
         self._checks_crc = checks_crc
@@ -71,8 +77,8 @@ class LogBytes:
         """The next offset to be fetched."""
         self.covered = offset
         """Every record below was in a chunk; from here to `position` there is none."""
-        self.last_epoch = -1
-        """The leader epoch of the batch before `position`; -1 = none was read."""
+        self.last_epoch = last_epoch
+        """The leader epoch of the batch before `position`; -1 = not known."""
 
     def take(self, data: memoryview, aborted: Iterable[Aborted]) -> Taken:
         """The records in what was fetched at `position`, as chunks in order of offset."""
@@ -136,15 +142,16 @@ class _Run:
         self._spans: list[Span] = []
 
     def takes(self, batch: BatchHeader) -> bool:
-        """Whether a batch may join: it is like the others, and there is room."""
+        """Whether a batch may join: it has type of timestamps and leader of the others, and room."""
         if batch.magic < V2:
             return False
         if not self._batches:
             return True
-        is_compressed = batch.attributes & COMPRESSION
-        if is_compressed and batch.end - self._batches[0].start > CHUNK_BYTES_MAX:
+        first = self._batches[0]
+        if batch.attributes & COMPRESSION and batch.end - first.start > CHUNK_BYTES_MAX:
             return False
-        return not (self._batches[0].attributes ^ batch.attributes) & APPEND_TIME
+        has_type = not (first.attributes ^ batch.attributes) & APPEND_TIME
+        return has_type and first.leader_epoch == batch.leader_epoch
 
     def add(self, batch: BatchHeader, position: int) -> None:
         """Adds the records of a batch from `position` on."""

@@ -459,9 +459,21 @@ class KafkaLogReader:
         self.scan = self._scanner.scan
 
     def read(
-        self, topic: str, partition: int, offset: int, *, committed: bool, sink: LogSink
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        *,
+        last_epoch: int,
+        committed: bool,
+        sink: LogSink,
     ) -> Reading:
-        """Reads from `offset` on, until closed."""
+        """Reads from `offset` on, until closed.
+
+        The epoch is not shown to Kafka. librdkafka compares epochs only when the leader changes
+        while it reads, and tells of a log that was cut with the code of any offset that is out of
+        range (`_AUTO_OFFSET_RESET`), without the place of the cut: `on_diverged` is never called.
+        """
         reading = Reading(self._pool.waiting, topic, partition, offset, sink)
         self._pool.add(reading, committed=committed)
         return reading

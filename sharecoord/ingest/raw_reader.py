@@ -147,12 +147,14 @@ class RawReading:
         position = self._bytes.position
         if position >= end_offset and position > self._told_end:
             self._told_end = position
-            self.sink.on_end(position)
+            self.sink.on_end(position, self._bytes.last_epoch)
 
     def on_diverged(self, epoch: int, end_offset: int) -> None:
-        """The log was cut below the position, which is not what it was: as if it were not there."""
+        """The log was cut, or has no batch of the epoch that was shown."""
         log.warning("the log was cut", place=self.place, epoch=epoch, end_offset=end_offset)
-        self.on_out_of_range()
+        if not self.closed:
+            self.close()
+            self.sink.on_diverged(epoch, end_offset)
 
     def on_out_of_range(self) -> None:
         """The log does not have the position."""
@@ -244,17 +246,31 @@ class RawLogReader:
         self._scanner = RawScanner(self._new_fetcher, settings, self.log_at)
         self.scan = self._scanner.scan
 
-    def log_at(self, place: Place, offset: int, *, committed: bool) -> LogBytes:
-        """The log of a partition for a reader that begins at an offset."""
-        source = Source(place, self._open_batches)
-        return LogBytes(source, offset, committed=committed, checks_crc=self._checks_crc)
+    def log_at(
+        self, place: Place, offset: int, *, committed: bool, last_epoch: int = -1
+    ) -> LogBytes:
+        """The log of a partition for a reader that begins at an offset; see `LogBytes`."""
+        return LogBytes(
+            Source(place, self._open_batches),
+            offset,
+            committed=committed,
+            last_epoch=last_epoch,
+            checks_crc=self._checks_crc,
+        )
 
     def read(
-        self, topic: str, partition: int, offset: int, *, committed: bool, sink: LogSink
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        *,
+        last_epoch: int,
+        committed: bool,
+        sink: LogSink,
     ) -> RawReading:
         """Reads from `offset` on, until closed."""
         place = topic, partition
-        log_bytes = self.log_at(place, offset, committed=committed)
+        log_bytes = self.log_at(place, offset, committed=committed, last_epoch=last_epoch)
         reading = RawReading(self._pool.waiting, place, log_bytes, sink)
         self._pool.add(reading, committed=committed)
         return reading

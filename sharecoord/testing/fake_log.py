@@ -49,6 +49,7 @@ class FakeRecord:
     value: bytes | None
     headers: Headers
     timestamp_ms: int
+    leader_epoch: int = 0
 
 
 @dataclass
@@ -64,11 +65,42 @@ class FakePartition:
     """End that a new leader shows until its followers are there; None = log end."""
     aborted: set[int] = field(default_factory=set)
     """Offsets that read_committed leaves out."""
+    epochs: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)])
+    """Leader epochs with their first offsets, ascending both; the last is the present leader's."""
 
     def end(self, *, committed: bool) -> int:
         """The offset at which a reader stops."""
         ends = (self.shown_end, self.stable_end if committed else None)
         return min((end for end in ends if end is not None), default=self.log_end)
+
+    @property
+    def leader_epoch(self) -> int:
+        """The present leader's epoch."""
+        return self.epochs[-1][0]
+
+    def epoch_before(self, offset: int) -> int:
+        """The epoch of what was written last below an offset; -1 = nothing was."""
+        below = [epoch for epoch, first in self.epochs if first < offset]
+        return below[-1] if below else -1
+
+    def elect(self) -> None:
+        """Another leader, with the log as it is."""
+        start = self.log_end
+        kept = [each for each in self.epochs if each[1] < start]
+        self.epochs = [*kept, (self.leader_epoch + 1, start)]
+
+    def end_of(self, epoch: int) -> tuple[int, int] | None:
+        """As Kafka's `endOffsetFor`: the highest epoch up to this one, and where it ends.
+
+        None when no epoch as high was ever known.
+        """
+        if epoch == self.leader_epoch:
+            return epoch, self.log_end
+        later = [first for known, first in self.epochs if known > epoch]
+        if not later:
+            return None
+        until = [known for known, first in self.epochs if known <= epoch and first < later[0]]
+        return (until[-1] if until else epoch), max(later[0], self.log_start)
 
     def visible(self, offset: int, *, committed: bool) -> list[FakeRecord]:
         """Records from `offset` on that a reader gets."""
@@ -91,8 +123,10 @@ class FakeReading:
         offset: int,
         sink: LogSink,
         *,
+        last_epoch: int,
         committed: bool,
     ) -> None:
+        self.last_epoch = last_epoch
         self.topic, self.partition, self.position = topic, partition, offset
         self.sink, self.committed = sink, committed
         self.wanted, self.closed = True, False
@@ -132,25 +166,48 @@ class FakeReading:
             self.close()
             self.sink.on_gone()
             return
-        if not found.log_start <= self.position <= found.log_end:
-            self.close()
-            self.sink.on_out_of_range()
+        if not self._is_valid(found):
             return
         records = found.visible(self.position, committed=self.committed)[:CHUNK_RECORDS_MAX]
         if records:
-            chunk = build_chunk(records, self.position)
-            self.position = chunk.last + 1
+            chunk = build_chunks(records, self.position)[0]
+            self.position, self.last_epoch = chunk.last + 1, chunk.leader_epoch
             self.sink.on_chunk(chunk)
             self.kick()
             return
         end = found.end(committed=self.committed)
         if end >= self.position and end != self._end_told:
             self._end_told = self.position = end
-            self.sink.on_end(end)
+            self.last_epoch = found.epoch_before(end)
+            self.sink.on_end(end, self.last_epoch)
+
+    def _is_valid(self, found: FakePartition) -> bool:
+        """Whether the log has the position, as a broker checks it; else reading ends."""
+        is_there = found.log_start <= self.position <= found.log_end
+        if self._log.compares_epochs and self.last_epoch >= 0 and found.log_start <= self.position:
+            end = found.end_of(self.last_epoch)
+            if end is not None and (end[0] < self.last_epoch or end[1] < self.position):
+                self.close()
+                self.sink.on_diverged(*end)
+                return False
+            is_there = is_there and end is not None
+        if not is_there:
+            self.close()
+            self.sink.on_out_of_range()
+        return is_there
+
+
+def build_chunks(records: Sequence[FakeRecord], covers_from: int) -> list[RecordChunk]:
+    """Columns of fake records: a chunk for each leader epoch."""
+    chunks: list[RecordChunk] = []
+    for _, run in itertools.groupby(records, key=lambda record: record.leader_epoch):
+        chunks.append(build_chunk(list(run), covers_from))
+        covers_from = chunks[-1].last + 1
+    return chunks
 
 
 def build_chunk(records: Sequence[FakeRecord], covers_from: int) -> RecordChunk:
-    """Columns of fake records."""
+    """Columns of fake records of one leader epoch."""
     offsets = [r.offset for r in records]
     contiguous = offsets[-1] - offsets[0] + 1 == len(offsets)
     keys = [r.key for r in records]
@@ -168,7 +225,7 @@ def build_chunk(records: Sequence[FakeRecord], covers_from: int) -> RecordChunk:
         headers=headers,
         due_times=due_times(headers, timestamps, now_ms=EPOCH_MS)[0],
         size_bytes=sum(100 + len(r.value or b"") for r in records),
-        leader_epoch=0,
+        leader_epoch=records[-1].leader_epoch,
     )
 
 
@@ -180,6 +237,9 @@ class FakeLog:
         self.down = False
         self.is_shared = False
         """Whether several coordinators read it: then one that goes ends nothing here."""
+        self.compares_epochs = False
+        """Whether reads tell of a log that was cut by its leader epochs, as the reader of raw
+        batches; the one over librdkafka does not."""
         self.describes: list[tuple[str, ...]] = []
         """Topics of each request for a description."""
         self.describe_s = 0.001
@@ -246,7 +306,8 @@ class FakeLog:
         first = log.log_end
         for offset in range(first, first + count):
             body = value if value is not None else str(offset).encode()
-            log.records.append(FakeRecord(offset, key, body, headers or [], 1_000 + offset))
+            place = 1_000 + offset, log.leader_epoch
+            log.records.append(FakeRecord(offset, key, body, headers or [], *place))
         log.log_end += count
         self._changed()
         return first
@@ -270,10 +331,11 @@ class FakeLog:
         self._changed()
 
     def truncate(self, topic: str, offset: int, *, partition: int = 0) -> None:
-        """Loses the records from an offset on."""
+        """Loses the records from an offset on, to an unclean election."""
         log = self.log(topic, partition)
         log.log_end = offset
         log.records = [r for r in log.records if r.offset < offset]
+        log.elect()
         self._changed()
 
     def refuse(self, topic: str) -> None:
@@ -297,10 +359,19 @@ class FakeLog:
         return 0
 
     def read(
-        self, topic: str, partition: int, offset: int, *, committed: bool, sink: LogSink
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        *,
+        last_epoch: int,
+        committed: bool,
+        sink: LogSink,
     ) -> FakeReading:
         """Reads from `offset` on."""
-        reading = FakeReading(self, topic, partition, offset, sink, committed=committed)
+        reading = FakeReading(
+            self, topic, partition, offset, sink, last_epoch=last_epoch, committed=committed
+        )
         self.readings[reading] = None
         return reading
 
@@ -316,7 +387,7 @@ class FakeLog:
         if first < log.log_start:
             raise OffsetOutOfRangeError(f"{first} is below the log start {log.log_start}")
         records = [r for r in log.visible(first, committed=committed) if r.offset <= last]
-        return [build_chunk(records, first)] if records else []
+        return build_chunks(records, first)
 
     async def scan(
         self, topic: str, stretches: Sequence[Stretch]

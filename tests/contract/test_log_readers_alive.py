@@ -43,6 +43,7 @@ class Life:
             self._topic,
             partition,
             self.positions[partition],
+            last_epoch=-1,
             committed=False,
             sink=PartitionSink(self, partition),
         )
@@ -109,12 +110,15 @@ class PartitionSink:
     def on_chunk(self, chunk: RecordChunk) -> None:
         self._life.take(self._partition, chunk)
 
-    def on_end(self, end_offset: int) -> None:
+    def on_end(self, end_offset: int, last_epoch: int = -1) -> None:
         if end_offset != self._life.positions[self._partition]:
             self._life.faults.append(f"{self._partition}: ends at {end_offset}")
 
     def on_out_of_range(self) -> None:
         self._life.faults.append(f"{self._partition}: out of range")
+
+    def on_diverged(self, epoch: int, end_offset: int) -> None:
+        self._life.faults.append(f"{self._partition}: cut at {end_offset}, after {epoch}")
 
     def on_gone(self) -> None:
         self._life.faults.append(f"{self._partition}: gone")

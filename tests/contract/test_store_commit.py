@@ -108,6 +108,37 @@ def test_the_head_is_replaced(world: World) -> None:
     assert row.head == head
 
 
+@pytest.mark.parametrize("epoch", [0, 7, 2**31 - 1, -1])
+def test_the_leader_epoch_goes_with_the_end_and_comes_back_with_a_claim(
+    world: World, epoch: int
+) -> None:
+    store = world.open()
+    loaded = claimed(store)
+    head = replace(head_of(3, 20), end_leader_epoch=epoch)
+    commit(store, change_of(loaded, head=head))
+    # Commits that change nothing else leave it as they show it.
+    commit(store, change_of(loaded, head=replace(head, change_sequence=5)))
+    again = claim_partition(
+        store, loaded.row.partition_id, incarnation=2, previous_incarnation=None
+    )
+    assert again is not None
+    assert again.row.head is not None
+    assert (again.row.head.end_offset, again.row.head.end_leader_epoch) == (20, epoch)
+
+
+def test_a_truncation_takes_a_lower_epoch_along(world: World) -> None:
+    store = world.open()
+    loaded = claimed(store)
+    commit(store, change_of(loaded, head=head_of(5, 20), upserted=[row_of(5, 19)]))
+    change = change_of(loaded, head=replace(head_of(3, 3), end_leader_epoch=2))
+    change.raises_state_epoch, change.truncated_at = True, 3
+    assert not commit(store, change)
+    (row,) = store.list_partitions("group")
+    assert row.head is not None
+    assert (row.head.start_offset, row.head.end_offset, row.head.end_leader_epoch) == (3, 3, 2)
+    assert ranges(store, loaded.row.partition_id) == []
+
+
 def test_a_range_is_split_merged_and_replaced(world: World) -> None:
     store = world.open()
     loaded = claimed(store)

@@ -88,6 +88,7 @@ class SimLog(FakeLog):
         text = body if isinstance(body, bytes) else body.encode()
         first = super().append(topic, count, partition=partition, value=text, **more)
         place, offsets = self._key(topic, partition), range(first, first + count)
+        self.known.written_under(place, offsets, self.log(topic, partition).leader_epoch)
         self.known.appended(place, first, count, text)
         if (key := more.get("key")) is not None:
             self.known.keys.setdefault(place, {}).update(dict.fromkeys(offsets, key))
@@ -416,11 +417,20 @@ class LogView:
         return 0
 
     def read(
-        self, topic: str, partition: int, offset: int, *, committed: bool, sink: LogSink
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        *,
+        last_epoch: int,
+        committed: bool,
+        sink: LogSink,
     ) -> LogReading:
         """Reads; see `ports.LogReader`."""
         reading = _ViewReading(self._process, sink)
-        reading.inner = self._log.read(topic, partition, offset, committed=committed, sink=reading)
+        reading.inner = self._log.read(
+            topic, partition, offset, last_epoch=last_epoch, committed=committed, sink=reading
+        )
         self._readings = [r for r in self._readings if not r.closed]
         self._readings.append(reading)
         return reading
@@ -500,13 +510,17 @@ class _ViewReading:
         self.drained_s = at_s
         self._call("on_chunk", chunk)
 
-    def on_end(self, end_offset: int) -> None:
+    def on_end(self, end_offset: int, last_epoch: int = -1) -> None:
         """The end."""
-        self._process.post(self._call, "on_end", end_offset)
+        self._process.post(self._call, "on_end", end_offset, last_epoch)
 
     def on_out_of_range(self) -> None:
         """The position is gone."""
         self._process.post(self._call, "on_out_of_range")
+
+    def on_diverged(self, epoch: int, end_offset: int) -> None:
+        """The log was cut."""
+        self._process.post(self._call, "on_diverged", epoch, end_offset)
 
     def on_gone(self) -> None:
         """The partition is gone."""

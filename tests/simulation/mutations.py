@@ -30,6 +30,7 @@ from sharecoord.core.order.admission import Admission
 from sharecoord.core.order.shared_keys import SharedKeys
 from sharecoord.core.partition import log_start, outcomes, passed_over, share_partition
 from sharecoord.core.partition.decisions import AcknowledgedRange, Decision
+from sharecoord.core.partition.leader_epochs import UNKNOWN, LeaderEpochs
 from sharecoord.core.partition.share_partition import SharePartition
 from sharecoord.core.settings import PartitionSettings
 from sharecoord.core.window.window import RangeState, Window
@@ -439,12 +440,31 @@ async def _last_end_counts(
     context: Context, actor: PartitionActor, row: PartitionRow, *args: Any, **kwargs: Any
 ) -> int | None:
     """Takes a log for cut where it ends when that is certain."""
-    if await _judge_log_end(context, actor, row, *args, **kwargs) is None:
+    if await _lowest_end(context, actor, row, *args, **kwargs) is None:
         return None
     return await context.calls.offset(OffsetQuery(row.key.topic, row.key.partition, LATEST))
 
 
-_judge_log_end = log_changes.judge_log_end
+_lowest_end = log_changes._lowest_end
+
+
+def _no_epoch_stored(*args: Any, **kwargs: Any) -> PartitionCommit:
+    """Commits an end without the leader epoch before it."""
+    commit = _commit_of(*args, **kwargs)
+    assert commit.head is not None, "of a share-partition"
+    commit.head = replace(commit.head, end_leader_epoch=UNKNOWN)
+    return commit
+
+
+def _truncated_below_the_end(window: Window, offset: int) -> None:
+    """A log that was cut voids what is under way there; what was finished stays so."""
+    end = window.end_offset
+    _truncate(window, offset)
+    window.end_offset = end
+    _advance(window)
+
+
+_truncate = Window.truncate
 
 
 MUTATIONS = FLEET_MUTATIONS | {
@@ -459,9 +479,12 @@ MUTATIONS = FLEET_MUTATIONS | {
     "a replay ends one that is not finished": _nothing_hinders,
     "a replay begins its source anew": on(memory_lanes, "make_replay", _begins_source_anew),
     "a commit of a former owner takes effect": on(MemoryStore, "commit", _no_fence),
-    "a log is taken for cut where it ends later": on(
-        log_changes, "judge_log_end", _last_end_counts
+    "a log is taken for cut where it ends later": on(log_changes, "_lowest_end", _last_end_counts),
+    "a leader epoch is not stored": on(claimed, "commit_of", _no_epoch_stored),
+    "a leader epoch is not shown after a load": on(
+        share_partition, "LeaderEpochs", lambda end_offset, epoch: LeaderEpochs(end_offset, UNKNOWN)
     ),
+    "a log that was cut keeps what was finished": on(Window, "truncate", _truncated_below_the_end),
     "a claim does not raise the owner epoch": on(MemoryStore, "_claim", _no_owner_epoch),
     "a reset does not raise the state epoch": on(MemoryPartition, "clear", _reset_keeps_epoch),
     "an acknowledgement is confirmed before it is stored": on(

@@ -346,9 +346,15 @@ class Script(Replays):
             topic, partition = place
             log = self.world.log.log(topic, partition)
             to = self.chance.randint(max(log.log_start, log.log_end - 20), log.log_end)
-            self.world.truncating.add(self.world.key(topic, partition))
+            key = self.world.key(topic, partition)
+            self.world.truncating.add(key)
             self.world.log.truncate(topic, to, partition=partition)
-            await self.world.grow_once_seen(self.world.key(topic, partition), to)
+            if self.world.log.compares_epochs:
+                self.world.judge.log_cut(key, to, log.leader_epoch)
+            if self.world.grows_unseen:
+                self.world.grow_unseen(key, to)
+            else:
+                await self.world.grow_once_seen(key, to)
 
     async def topic_is_made_again(self) -> None:
         topic = self.chance.choice(TOPICS)

@@ -93,6 +93,8 @@ class World:
         self.has_replays = seed % 13 in (9, 11)
         # Nor here.
         self.has_times = seed % 5 == 2
+        # Nor here: who compares them sees a cut whatever came since.
+        self.log.compares_epochs = seed % 4 >= 2 or seed % 8 == 5
         self.replays = 0
         """Side groups so far."""
         self.lock_s = choice((1, 2, 2, 5, 10))
@@ -349,9 +351,9 @@ class World:
     def takes_records(self, topic: str, partition: int) -> bool:
         """Not when the log has lost its end and nobody has noticed, nor just after its creation.
 
-        A log that is longer again before anybody looks is told by its leader epochs, which this
-        release does not read; `grow_once_seen` is for one that grows after a look. No record of a
-        new topic is read within the silence of decision 0006.
+        A log that is longer again before anybody looks is told by its leader epochs alone
+        (`grow_unseen`); `grow_once_seen` is for one that grows after a look. No record of a new
+        topic is read within the silence of decision 0006.
         """
         if self.log.find(topic, partition) is None or self.log.topic_id(topic) in self.young:
             return False
@@ -370,6 +372,20 @@ class World:
             if (each.topic, each.partition) == (key.topic, key.partition)
         ]
         return max([shadow.end, *read]) > found.log_end
+
+    @property
+    def grows_unseen(self) -> bool:
+        """Whether logs may grow again before anybody sees that they were cut.
+
+        Not where keys or times belong to offsets: the judge knows only those of what stands there.
+        """
+        return self.log.compares_epochs and not (self.has_keys or self.has_times)
+
+    def grow_unseen(self, key: PartitionKey, cut: int) -> None:
+        """Other records come to where a log was cut at once, fewer or more than it had lost."""
+        self.truncating.discard(key)
+        if count := cut % GROWTH_RECORDS:
+            self.append(key.topic, key.partition, count)
 
     async def grow_once_seen(self, key: PartitionKey, cut: int) -> None:
         """Records come between the look that finds a log cut and what is made of it.

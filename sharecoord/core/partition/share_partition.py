@@ -27,6 +27,7 @@ from sharecoord.core.partition.decisions import (
     TakenBack,
     taken_back_of,
 )
+from sharecoord.core.partition.leader_epochs import LeaderEpochs
 from sharecoord.core.settings import PartitionSettings
 from sharecoord.core.spans import split, uncovered, within
 from sharecoord.core.states import (
@@ -78,7 +79,8 @@ class SharePartition:
         self.window = Window(head.start_offset, head.end_offset)
         self.order: KeyOrder | None = None
         """The keys of the unfinished records; None in groups without order."""
-        self.end_leader_epoch = head.end_leader_epoch
+        self.epochs = LeaderEpochs(head.end_offset, head.end_leader_epoch)
+        """Of what was read; the log's follower fills it."""
         self.change_sequence = head.change_sequence
         self.owner_epoch = owner_epoch
         self.log_start_offset = 0
@@ -171,6 +173,19 @@ class SharePartition:
         )
 
     @property
+    def end_leader_epoch(self) -> int:
+        """The leader epoch of the last record before the window's end; -1 = not known."""
+        return self.epochs.before(self.window.end_offset)
+
+    def may_have(self, leader_epoch: int) -> bool:
+        """Whether records below the window's end can be of this epoch.
+
+        Epochs grow along a log: a record of a higher one that is found there was written after the
+        log had been cut, and is not the one that was read.
+        """
+        return self.end_leader_epoch < 0 or leader_epoch <= self.end_leader_epoch
+
+    @property
     def tokens_left(self) -> int:
         """Lock tokens of this owner epoch; at 0 a new claim must raise the epoch."""
         return limits.TOKEN_SEQUENCE_MAX - self._token_sequence
@@ -230,6 +245,7 @@ class SharePartition:
         if decision.truncate_to is not None:
             self.log_start_offset = min(self.log_start_offset, decision.truncate_to)
             self.window.truncate(decision.truncate_to)
+            self.epochs.cut(decision.truncate_to)
         self.window.apply(decision.edits, decision.end_offset)
         self._token_sequence += decision.tokens_used
         self.change_sequence += 1

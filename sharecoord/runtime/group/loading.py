@@ -130,8 +130,12 @@ async def _load_once(
             await context.caller.call(context.store.release_partitions, [release])
         return
     log_start, log_end = await _log_bounds(group, actor.key)
-    truncated_at = await log_changes.judge_log_end(
-        context, actor, loaded.row, log_end, committed=reads_committed(group.config)
+    cut = await log_changes.judge_log(
+        context,
+        actor,
+        loaded.row,
+        (log_start, log_end),
+        committed=reads_committed(group.config),
     )
     head = loaded.row.head
     if head is None:
@@ -147,8 +151,8 @@ async def _load_once(
         await _meet_holders(group, loaded)
     _activate(group, actor, loaded, head, incarnation)
     actor.log.end_offset = actor.log.bound.cap(log_end)
-    if truncated_at is not None:
-        actor.log.truncated(truncated_at)
+    if cut is not None:
+        actor.log.truncated(*cut)
     actor.log.start_moved(log_start)
     actor.log.ends_at(log_end)
     assert actor.partition is not None, "activated above"

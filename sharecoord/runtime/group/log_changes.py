@@ -6,6 +6,7 @@ Topics are re-created or deleted, log ends go back, log starts move.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NoReturn
 
 import structlog
 
@@ -21,6 +22,10 @@ from sharecoord.runtime.partition.log import ShorterLog, is_refused
 log = structlog.get_logger(__name__)
 
 LOG_REGRESSED = "LOG_REGRESSED"
+
+UNKNOWN_EPOCHS_MAX = 3
+"""Reads in a row that Kafka refuses though their offset is in the log: it does not know the leader
+epoch. More than one, for the log may have been longer again at the look than at the read."""
 
 
 async def retire(
@@ -47,25 +52,54 @@ async def retire(
             log.warning(what, topic=topic, partition=row.key.partition)
 
 
-async def judge_log_end(
-    context: Context, actor: PartitionActor, row: PartitionRow, log_end: int, *, committed: bool
-) -> int | None:
-    """Decides about a log that may end before what the group has read.
+async def judge_log(
+    context: Context,
+    actor: PartitionActor,
+    row: PartitionRow,
+    bounds: tuple[int, int],
+    *,
+    committed: bool,
+) -> tuple[int, int | None] | None:
+    """Decides about a log that may have been cut since the group read it.
 
-    `log_end` is the last stable offset where `committed`. The actor remembers the lowest end.
+    `bounds` are log start and log end, the last stable offset where `committed`.
 
     Returns:
-        The offset from which state is void, or None when the log was not cut.
+        The offset from which state is void, and the highest leader epoch of the log below it (None
+        = not known). None when the log was not cut.
 
     Raises:
         KafkaUnavailableError: The log is shorter, and nothing tells yet that it was cut.
         SharecoordError: Nothing tells whether this is the same log: the partition was stopped.
     """
+    log_start, log_end = bounds
+    found = actor.log.diverged
+    if row.head is None:
+        return None
+    read_end = row.head.end_offset
+    if found is not None and found.state_epoch == row.state_epoch:
+        what = f"has other records from {found.offset} on than those that were read"
+        await _check_same_topic(context, row, what)
+        return found.offset, found.epoch
+    actor.log.diverged = None
+    if not log_start <= read_end <= log_end:
+        actor.log.unknown_epochs = 0
+    elif actor.log.unknown_epochs >= UNKNOWN_EPOCHS_MAX:
+        epoch = row.head.end_leader_epoch
+        await _check_topic_id(context, row)
+        await _stop(context, row, f"has no record of leader epoch {epoch}, which was read")
+    lowest_end = await _lowest_end(context, actor, row, log_end, committed=committed)
+    return None if lowest_end is None else (lowest_end, None)
+
+
+async def _lowest_end(
+    context: Context, actor: PartitionActor, row: PartitionRow, log_end: int, *, committed: bool
+) -> int | None:
+    """Where a log ended at the least that was cut; None = it was not. The actor remembers it."""
     seen = actor.log.shorter_log
     if seen is not None and seen.state_epoch != row.state_epoch:
         seen = None
-    if row.head is None:
-        return None
+    assert row.head is not None, "read"
     read_end = row.head.end_offset
     if committed and log_end < read_end:
         # An open transaction may hold the stable end back behind records that were read.
@@ -75,19 +109,46 @@ async def judge_log_end(
         return None
     seen = (seen or ShorterLog(row.state_epoch, log_end, is_cut=False)).and_now(log_end)
     actor.log.shorter_log = seen
-    where = f"{row.key.topic}[{row.key.partition}]"
     if not seen.is_cut:
         if not await is_refused(context.reader, row.key, read_end, committed=committed):
             raise KafkaUnavailableError(
-                f"{where} ends at {log_end}, but {read_end} was read, and Kafka does not refuse to "
-                "read there; looking again"
+                f"{_where(row)} ends at {log_end}, but {read_end} was read, and Kafka does not "
+                "refuse to read there; looking again"
             )
         actor.log.shorter_log = seen = seen._replace(is_cut=True)
-    if row.key.topic_id:
-        info = await context.catalog.look(row.key.topic)
-        if info is None or info.topic_id != row.key.topic_id:
-            raise KafkaUnavailableError(f"{where} is gone, or of a topic made again")
-        return seen.lowest_end
+    await _check_same_topic(context, row, f"ended at {seen.lowest_end}, but {read_end} was read")
+    return seen.lowest_end
+
+
+def _where(row: PartitionRow) -> str:
+    return f"{row.key.topic}[{row.key.partition}]"
+
+
+async def _check_same_topic(context: Context, row: PartitionRow, what: str) -> None:
+    """Returns where the topic is the known one: its log was cut.
+
+    Raises:
+        KafkaUnavailableError: The topic is another one, or gone.
+        SharecoordError: The cluster has no topic ids, so nobody can tell: the partition was
+            stopped.
+    """
+    if not row.key.topic_id:
+        await _stop(context, row, f"{what}, and the cluster has no topic ids")
+    await _check_topic_id(context, row)
+
+
+async def _check_topic_id(context: Context, row: PartitionRow) -> None:
+    """Returns unless the topic has another id now, or is gone; then raises KafkaUnavailableError.
+
+    The group's watch of its topics deals with that.
+    """
+    info = await context.catalog.look(row.key.topic)
+    if info is None or info.topic_id != row.key.topic_id:
+        raise KafkaUnavailableError(f"{_where(row)} is gone, or of a topic made again")
+
+
+async def _stop(context: Context, row: PartitionRow, what: str) -> NoReturn:
+    """Stops a share-partition until an operator decides."""
     await context.caller.call(
         context.store.stop_partition,
         row.partition_id,
@@ -95,9 +156,8 @@ async def judge_log_end(
         reason=LOG_REGRESSED,
     )
     raise SharecoordError(
-        f"{where} ended at {seen.lowest_end}, but {read_end} was read, and the cluster has no "
-        "topic ids: it may be another log of the same name. Reset the group's offsets for this "
-        "topic (sharecoord groups --reset-offsets) to go on"
+        f"{_where(row)} {what}: it may be another log of the same name. Reset the group's offsets "
+        "for this topic (sharecoord groups --reset-offsets) to go on"
     )
 
 

@@ -81,14 +81,14 @@ class BoundedSink:
             return
         self._sink.on_chunk(chunk)
 
-    def on_end(self, end_offset: int) -> None:
+    def on_end(self, end_offset: int, last_epoch: int = -1) -> None:
         """Passes the end on, the log's or the bound's."""
         if self._done:
             return
         if end_offset >= self._stops_at:
             self._end()
         else:
-            self._sink.on_end(end_offset)
+            self._sink.on_end(end_offset, last_epoch)
 
     def _end(self) -> None:
         self._done = True
@@ -100,6 +100,11 @@ class BoundedSink:
         """Passes it on, unless all was read."""
         if not self._done:
             self._sink.on_out_of_range()
+
+    def on_diverged(self, epoch: int, end_offset: int) -> None:
+        """Passes it on, unless all was read."""
+        if not self._done:
+            self._sink.on_diverged(epoch, end_offset)
 
     def on_gone(self) -> None:
         """Passes it on, unless all was read."""

@@ -255,6 +255,16 @@ class DeadLetters(Book):
         lacking, self._lacking = list(self._lacking.values()), {}
         self._store([replace(letter, payload_known=False) for letter in lacking])
 
+    def cut(self, offset: int) -> None:
+        """The log lost what it had from `offset` on: letters go on, without what is still unread.
+
+        They are about records that members had; the log's new records have letters of their own,
+        with another state epoch in their ids.
+        """
+        gone = [each for each in self._lacking if each >= offset]
+        letters = [self._lacking.pop(each) for each in gone]
+        self._store([replace(letter, payload_known=False) for letter in letters])
+
     async def _read_range(self, first: int, last: int) -> None:
         context, key = self._context, self._source.key
         try:
@@ -267,6 +277,10 @@ class DeadLetters(Book):
             last = min(last, start - 1) if start > first else last
             chunks = []
         await self._source.confirmed()
+        partition = self._source.partition
+        if isinstance(partition, SharePartition):
+            # Where the log was cut other records stand at these offsets.
+            chunks = [each for each in chunks if partition.may_have(each.leader_epoch)]
         self._found(first, last, chunks)
 
     async def _read_kept(self, kept: KeptPayloads, first: int, last: int) -> None:

@@ -304,6 +304,7 @@ class KeptPayloads(Book):
         found = {
             offset: payload
             for chunk in chunks
+            if part.partition.may_have(chunk.leader_epoch)
             for offset in offsets_of(self._lacking.spans(chunk.first, min(chunk.last, last)))
             # The cache is newer: it may have a gap there by now.
             if (payload := payload_in(cache.find(offset) or chunk, offset)) is not None

@@ -16,6 +16,7 @@ import structlog
 
 from sharecoord.core.changes import LoadedPartition, PartitionKey
 from sharecoord.core.partition import passed_over
+from sharecoord.core.partition.leader_epochs import UNKNOWN
 from sharecoord.core.records import RecordChunk
 from sharecoord.errors import SharecoordError
 from sharecoord.ports import LogReader, LogReading, LogSink, TopicInfo
@@ -66,6 +67,10 @@ class LogFollower:
         self.resting = False
         """Whether nothing is read because no member wants the share-partition."""
         self.shorter_log: ShorterLog | None = None
+        self.diverged: Divergence | None = None
+        self.unknown_epochs = 0
+        """How many reads in a row that showed a leader epoch Kafka refused as out of range."""
+        self._shown_epoch = UNKNOWN
 
     # -- life -----------------------------------------------------------------------------------
 
@@ -96,6 +101,10 @@ class LogFollower:
         assert life is not None, "begun"
         if stops_at is not None and partition.window.end_offset >= stops_at:
             return
+        end_offset = partition.window.end_offset
+        # What was read ahead before may be in the log no more.
+        partition.epochs.cut(end_offset)
+        self._shown_epoch = partition.end_leader_epoch
         sink: LogSink = _PassingOver(self) if self.books.passed_over.ranges else self
         bounded = None if stops_at is None else BoundedSink(sink, stops_at)
         guarded = GuardedReading(life, bounded or sink)
@@ -103,7 +112,8 @@ class LogFollower:
         reading = self._part.context.reader.read(
             key.topic,
             key.partition,
-            partition.window.end_offset,
+            end_offset,
+            last_epoch=self._shown_epoch,
             committed=committed,
             sink=guarded,
         )
@@ -123,6 +133,8 @@ class LogFollower:
             # The offsets between would pass for a gap.
             part.drop(SharecoordError(f"the read left out {self.proven_end} ff."))
             return
+        self.unknown_epochs = 0
+        partition.epochs.read(chunk.last + 1, chunk.leader_epoch, window_end=end)
         part.cache.add(chunk)
         if chunk.first < end:
             # The log's start moved over a part of the chunk since it was read.
@@ -139,14 +151,29 @@ class LogFollower:
         part.cache.evict(end, part.budget.excess_bytes)
         part.wake()
 
-    def on_end(self, end_offset: int) -> None:
+    def on_end(self, end_offset: int, last_epoch: int = UNKNOWN) -> None:
         """The end of the log was reached; trailing gaps are proven up to it."""
+        self.unknown_epochs = 0
         self.end_offset = end_offset
-        self.nothing_before(end_offset)
+        self.nothing_before(end_offset, last_epoch)
+
+    def on_diverged(self, epoch: int, end_offset: int) -> None:
+        """The log was cut: resolved by loading anew, before anything else leaves.
+
+        Also called when a re-read finds a record that can not be the one that was read.
+        """
+        part = self._part
+        if self.reading is not None:
+            self.reading.close()
+            self.reading = None
+        if part.state is ActorState.ACTIVE:
+            self.diverged = Divergence(part.state_epoch, epoch, end_offset)
+            part.drop(SharecoordError(f"the log has other records from {end_offset} on"))
 
     def on_out_of_range(self) -> None:
         """The position is not in the log (any more): resolved by loading anew."""
         self.reading = None
+        self.unknown_epochs += self._shown_epoch != UNKNOWN
         if self._part.state is ActorState.ACTIVE:
             self._part.drop(SharecoordError("position out of range"))
 
@@ -156,9 +183,11 @@ class LogFollower:
         key = self._part.key
         log.warning("partition is gone", topic=key.topic, partition=key.partition)
 
-    def nothing_before(self, offset: int) -> None:
+    def nothing_before(self, offset: int, last_epoch: int = UNKNOWN) -> None:
         """Records before `offset` that were not passed on are not to be handed out."""
-        if self._part.partition is not None:
+        partition = self._part.partition
+        if partition is not None:
+            partition.epochs.read(offset, last_epoch, window_end=partition.window.end_offset)
             self.proven_end = max(self.proven_end, offset)
             self.skip_gap()
 
@@ -237,15 +266,26 @@ class LogFollower:
         if self.books.passed_over.cut(log_end):
             self._part.context.committer.add(self._part)
 
-    def truncated(self, offset: int) -> None:
-        """The log was truncated: state and locks from `offset` on are void."""
+    def truncated(self, offset: int, epoch: int | None = None) -> None:
+        """The log was truncated: state and locks from `offset` on are void.
+
+        Below `offset` the log has no leader epoch above `epoch` (None = not known).
+        """
         part = self._part
         assert part.partition is not None, "active"
+        if epoch is not None:
+            part.partition.epochs.cap(epoch)
+        if offset >= part.partition.window.end_offset:
+            # Only what was read ahead had gone, with the incarnation that read it.
+            self.diverged = None
+            self.ends_at(offset)
+            return
         log.warning("log truncated", partition=part.key, offset=offset)
         part.begin_state_epoch()
         self.proven_end = offset
         self.books.passed_over.cut(offset)
         self.bound.ends_at(offset)
+        self.books.letters.cut(offset)
         part.commit(part.partition.decide_truncate(offset))
         self.recount()
 
@@ -256,6 +296,7 @@ class _PassingOver:
     def __init__(self, follower: LogFollower) -> None:
         self._follower = follower
         self.on_out_of_range = follower.on_out_of_range
+        self.on_diverged = follower.on_diverged
         self.on_gone = follower.on_gone
 
     def on_chunk(self, chunk: RecordChunk) -> None:
@@ -265,12 +306,26 @@ class _PassingOver:
         if left is not None:
             follower.on_chunk(left)
         if left is not chunk:
-            follower.nothing_before(chunk.last + 1)
+            follower.nothing_before(chunk.last + 1, chunk.leader_epoch)
 
-    def on_end(self, end_offset: int) -> None:
+    def on_end(self, end_offset: int, last_epoch: int = UNKNOWN) -> None:
         """The end of the log was reached."""
         self._follower.ends_at(end_offset)
-        self._follower.on_end(end_offset)
+        self._follower.on_end(end_offset, last_epoch)
+
+
+# -- logs that were cut, as leader epochs tell -----------------------------------------------------
+
+
+class Divergence(NamedTuple):
+    """Where a log leaves what was read of it; a finding that the next load acts on."""
+
+    state_epoch: int
+    """State epoch of the share-partition: a durable truncation or reset voids the finding."""
+    epoch: int
+    """The log has no higher leader epoch below `offset`."""
+    offset: int
+    """From here on the log has other records."""
 
 
 # -- logs that end early ---------------------------------------------------------------------------
@@ -296,7 +351,10 @@ class ShorterLog(NamedTuple):
 async def is_refused(reader: LogReader, key: PartitionKey, offset: int, *, committed: bool) -> bool:
     """Whether Kafka refuses to read at an offset; False also when it does not say."""
     answer = _Answer()
-    reading = reader.read(key.topic, key.partition, offset, committed=committed, sink=answer)
+    # No epoch is shown: the answer is to be about the offset alone.
+    reading = reader.read(
+        key.topic, key.partition, offset, last_epoch=UNKNOWN, committed=committed, sink=answer
+    )
     try:
         async with asyncio.timeout(REFUSAL_TIMEOUT_S):
             return await answer.refused
@@ -316,9 +374,13 @@ class _Answer:
         """There are records."""
         self._heard(refused=False)
 
-    def on_end(self, _: int) -> None:
+    def on_end(self, end_offset: int, last_epoch: int = UNKNOWN) -> None:
         """The log ends there, or later."""
         self._heard(refused=False)
+
+    def on_diverged(self, epoch: int, end_offset: int) -> None:
+        """The log was cut below that place."""
+        self._heard(refused=True)
 
     def on_out_of_range(self) -> None:
         """The log does not reach that far."""

@@ -119,6 +119,10 @@ class Payloads:
         self.rereading, part.cache.reread_end = False, last + 1
         if part.partition is None:
             return
+        for chunk in chunks:
+            if not part.partition.may_have(chunk.leader_epoch):
+                self._log.on_diverged(part.partition.end_leader_epoch, chunk.first)
+                return
         part.cache.evict(part.partition.window.end_offset, part.budget.excess_bytes)
         for chunk in chunks:
             for piece in parts_without(chunk, self._kept.offsets):

@@ -210,21 +210,30 @@ class GuardedReading:
         if full and self._held_bytes < HELD_BYTES_HIGH:
             self.want_more(wanted=self._wanted)
 
-    def on_end(self, end_offset: int) -> None:
+    def on_end(self, end_offset: int, last_epoch: int = -1) -> None:
         """Passes an end on; its proof of gaps holds for the log of this life only."""
         if self._held_bytes or end_offset > self._position:
-            self._life.admit(-math.inf, 0, lambda: self._pass_end(end_offset))
+            self._life.admit(-math.inf, 0, lambda: self._pass_end(end_offset, last_epoch))
         else:
-            self._sink.on_end(end_offset)
+            self._sink.on_end(end_offset, last_epoch)
 
-    def _pass_end(self, end_offset: int) -> None:
+    def _pass_end(self, end_offset: int, last_epoch: int) -> None:
         if not self._closed:
-            self._sink.on_end(end_offset)
+            self._sink.on_end(end_offset, last_epoch)
 
     def on_out_of_range(self) -> None:
         """The position is not in the log: held records may be of another life."""
         self._closed = True
         self._sink.on_out_of_range()
+
+    def on_diverged(self, epoch: int, end_offset: int) -> None:
+        """The log was cut: held records are not in it any more, or are read again.
+
+        Whether the log is of this life is looked at before anything is made of it
+        (`log_changes.judge_log_end`).
+        """
+        self._closed = True
+        self._sink.on_diverged(epoch, end_offset)
 
     def on_gone(self) -> None:
         """The partition is not there any more."""

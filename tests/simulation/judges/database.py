@@ -21,7 +21,15 @@ from tests.simulation.judges.kept import KeptJudge
 from tests.simulation.judges.operator import OperatorJudge, offsets_of
 from tests.simulation.judges.order import OrderJudge
 from tests.simulation.judges.replay import ReplayJudge
-from tests.simulation.judges.shadow import RecordLife, RecordLog, Shadow, goes_on, name_of, text_of
+from tests.simulation.judges.shadow import (
+    Cut,
+    RecordLife,
+    RecordLog,
+    Shadow,
+    goes_on,
+    name_of,
+    text_of,
+)
 
 __all__ = ["DatabaseJudge"]
 
@@ -254,10 +262,44 @@ class DatabaseJudge(OperatorJudge):
         self.by_id[partition_id].closed = True
         self.by_id[partition_id].kept.clear()
 
+    def log_cut(self, cut_key: PartitionKey, offset: int, epoch: int) -> None:
+        """A log lost what it had from an offset on; what comes there is of the leader `epoch`."""
+        for key, shadow in self.by_key.items():
+            if (key.log_id, key.partition) == (cut_key.log_id, cut_key.partition):
+                must = not self.is_side(shadow) and shadow.knows_epoch and shadow.end > offset
+                shadow.cuts.append(Cut(offset, epoch, must))
+
+    def _check_epoch(self, shadow: Shadow, part: PartitionCommit, head: PartitionHead) -> None:
+        """The leader epoch that is stored is of the last record before the end."""
+        if part.truncated_at is not None:
+            voided = part.truncated_at
+            shadow.cuts = [cut for cut in shadow.cuts if cut.offset < voided]
+        epoch = head.end_leader_epoch
+        if head.end_offset > shadow.end:
+            # Where only retention has moved it nobody has read the record before it.
+            shadow.knows_epoch = head.end_offset > self.log.start(shadow.key)
+            known = self.log.epochs_at(shadow.key, head.end_offset - 1)
+            may = known or {epoch if epoch >= 0 else 0}
+            if shadow.knows_epoch and not self.is_side(shadow) and epoch not in may:
+                self.broken(
+                    f"{name_of(shadow)}: ends at {head.end_offset} with leader epoch {epoch}, and "
+                    f"the record before it has one of {sorted(may)}"
+                )
+        left: list[Cut] = []
+        for cut in shadow.cuts:
+            if head.end_offset > cut.offset and not cut.must_void:
+                if epoch >= cut.epoch:
+                    continue
+                cut.must_void = epoch >= 0 and not self.is_side(shadow)
+            left.append(cut)
+        shadow.cuts = left
+
     def reset(self, row: PartitionRow) -> None:
         """An operator set a start offset: everything begins anew."""
         self.opened(row)
         shadow = self.by_id[row.partition_id]
+        shadow.cuts.clear()
+        shadow.knows_epoch = False
         if row.state_epoch <= shadow.state_epoch and shadow.start is not None:
             self.broken(f"{name_of(shadow)}: reset without a new state epoch")
         assert row.head is not None, "a reset sets it"
@@ -372,6 +414,7 @@ class DatabaseJudge(OperatorJudge):
                 f"{name}: window [{shadow.start}, {shadow.end}) moved back to "
                 f"[{head.start_offset}, {head.end_offset})"
             )
+        self._check_epoch(shadow, part, head)
         letters = {letter.offset for letter in part.dead_letters}
         self._owed.update(dict.fromkeys((shadow.key, offset) for offset in letters))
         before = self.changed_rows(shadow, part)
@@ -581,7 +624,9 @@ class DatabaseJudge(OperatorJudge):
     ) -> None:
         """What the window moved over without a row must not be a record."""
         settled = offsets_of(shadow.passed_over)
-        for offset in range(shadow.end, head.end_offset):
+        # Whoever does not know of a cut yet goes by the log before it.
+        known_to = min((cut.offset for cut in shadow.cuts), default=head.end_offset)
+        for offset in range(shadow.end, min(head.end_offset, known_to)):
             if offset in settled:
                 continue
             if offset not in after and self.log.holds(shadow.key, offset):

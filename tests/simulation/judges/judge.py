@@ -265,6 +265,7 @@ class Judge(DatabaseJudge):
 
     def _check_payload(self, delivery: Delivery) -> None:
         written = self.log.written.get((delivery.key.topic_id, delivery.key.partition), {})
+        shadow = self.by_key.get(delivery.key)
         offsets: list[int] = []
         for chunk, start, stop in delivery.slices:
             found = chunk.offsets or range(chunk.first, chunk.last + 1)
@@ -272,8 +273,19 @@ class Judge(DatabaseJudge):
             for offset, value in zip(found[start:stop], chunk.values[start:stop], strict=True):
                 if value not in written.get(offset, ()):
                     self.broken(f"{delivery.key}@{offset}: {value!r} is another record's value")
+                if shadow is not None and shadow.is_lost(offset):
+                    self._check_lost(shadow, offset, value)
         if offsets != [o for r in delivery.ranges for o in range(r.first, r.last + 1)]:
             self.broken(f"{delivery.key}: {offsets} do not fill {delivery.ranges}")
+
+    def _check_lost(self, shadow: Shadow, offset: int, value: bytes | None) -> None:
+        """Until the state of a lost record is void nothing goes out that came in its place."""
+        place = shadow.key.topic_id, shadow.key.partition
+        if self.log.alive.get(place, {}).get(offset) == value:
+            self.broken(
+                f"{name_of(shadow)}@{offset}: {value!r} came when the log had been cut, and goes "
+                "out under the state of the record before"
+            )
 
     def _check_stream(self, member_id: str, stream: object, delivery: Delivery) -> None:
         known = self._streams[stream]
@@ -399,6 +411,8 @@ class Judge(DatabaseJudge):
             shadow = self.by_key.get(key)
             if shadow is None or shadow.start is None:
                 yield f"{key.name}[{key.partition}] is not open"
+            elif any(cut.must_void for cut in shadow.cuts):
+                yield f"{name_of(shadow)}: the log was {shadow.cuts}, and its state goes on"
             elif shadow.unfinished() or shadow.end < log_end:
                 rows = [text_of(row) for row in sorted(shadow.rows.values())[:3]]
                 yield (

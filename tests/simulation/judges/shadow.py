@@ -12,6 +12,7 @@ from sharecoord.core.states import AcknowledgeType, RecordState
 
 __all__ = [
     "Ask",
+    "Cut",
     "RecordLife",
     "RecordLog",
     "Shadow",
@@ -36,6 +37,8 @@ class RecordLog:
         self.appends = 0
         self.written_by: dict[tuple[str, int], dict[int, int]] = {}
         """By offset the number of the append that wrote what stands there, or stood there last."""
+        self.epochs: dict[tuple[str, int], dict[int, set[int]]] = {}
+        """All leader epochs of what ever stood at an offset."""
         self.keys: dict[tuple[str, int], dict[int, bytes]] = {}
         """Keys of records, where the life has any."""
         self.scheduled: dict[tuple[str, int], dict[int, int]] = {}
@@ -59,6 +62,16 @@ class RecordLog:
             alive[offset] = value
             written.setdefault(offset, set()).add(value)
 
+    def written_under(self, place: tuple[str, int], offsets: range, epoch: int) -> None:
+        """Records were written by a leader."""
+        known = self.epochs.setdefault(place, {})
+        for offset in offsets:
+            known.setdefault(offset, set()).add(epoch)
+
+    def epochs_at(self, key: PartitionKey, offset: int) -> set[int]:
+        """Leader epochs of the records that ever stood at an offset."""
+        return self.epochs.get((key.topic_id, key.partition), {}).get(offset, set())
+
     def reached(self, place: tuple[str, int], end: int) -> None:
         """A log has all offsets before this one."""
         self.highest_ends[place] = max(end, self.highest_ends.get(place, 0))
@@ -80,6 +93,17 @@ class RecordLog:
     def start(self, key: PartitionKey) -> int:
         """Log start."""
         return self.starts.get((key.topic_id, key.partition), 0)
+
+
+@dataclass(slots=True)
+class Cut:
+    """A log lost its end, and has grown since or will."""
+
+    offset: int
+    epoch: int
+    """Of the leader since: what it writes stands from `offset` on."""
+    must_void: bool
+    """Whether state from there on is about what was lost."""
 
 
 class Ask(NamedTuple):
@@ -178,12 +202,20 @@ class Shadow:
     """Of a lane: letters that were taken in."""
     truncated_at: int | None = None
     """Where the log was taken for cut last."""
+    cuts: list[Cut] = field(default_factory=list)
+    """What happened to the log, until the state shows it."""
+    knows_epoch: bool = False
+    """Whether the leader epoch before its end must be known."""
     version: int = 0
     """Grows with resets and truncations: answers to what was said before mean nothing."""
 
     def life(self, offset: int) -> RecordLife:
         """What is known of a record."""
         return self.lives.setdefault(offset, RecordLife())
+
+    def is_lost(self, offset: int) -> bool:
+        """Whether what the database has of an offset is about a record that its log lost."""
+        return any(cut.must_void and offset >= cut.offset for cut in self.cuts)
 
     def row_at(self, offset: int) -> InFlightRow | None:
         """The row that covers an offset."""

@@ -226,3 +226,47 @@ async def test_what_is_written_behind_a_truncation_is_not_part_of_a_replay(bench
         await again.next_delivery(30)
     view = await bench.partition(group="side")
     assert (view.start_offset, view.stops_at, view.lag) == (30, 30, 0)
+
+
+def cut(bench: Bench, offset: int, end: int) -> None:
+    """The log loses its end and grows again; no turn of the loop sees it shorter."""
+    bench.log.truncate("orders", offset)
+    bench.log.append("orders", end - offset)
+    bench.world.ledger.truncated(bench.world.partition("side", "orders"), offset)
+
+
+@virtual
+async def test_what_a_cut_log_has_in_their_place_is_not_replayed(bench: Bench) -> None:
+    bench.log.compares_epochs = True
+    await bench.member()
+    await bench.admin.replay(TIMES)
+    member = bench.world.member("m2")
+    await member.join(bench.coordinator, "side", ("orders",), max_poll_records=10, credit=10)
+    await member.take(10)
+    await bench.world.kill(bench.coordinator)
+    cut(bench, 25, 150)
+    bench.coordinator = await bench.world.start()
+    bench.admin = Admin(bench.coordinator, INFO)
+    again = await bench.member("m3", "side")
+    assert await all_of(bench, again, 5) == list(range(20, 25))
+    with pytest.raises(TimeoutError):
+        await again.next_delivery(30)
+    view = await bench.partition(group="side")
+    assert (view.start_offset, view.stops_at, view.lag) == (25, 25, 0)
+
+
+@virtual
+async def test_what_is_read_again_for_a_replay_is_not_another_record(bench: Bench) -> None:
+    """All was read, so nothing reads on; a re-read shows that the log was cut, with any reader."""
+    await bench.member()
+    await bench.admin.replay(TIMES)
+    member = await bench.member("m2", "side")
+    (delivery,) = await member.take(30)
+    bench.coordinator.groups["side"].partitions["orders", 0].cache.clear()
+    cut(bench, 30, 150)
+    await member.settle(delivery, AcknowledgeType.RELEASE)
+    assert await all_of(bench, member, 10) == list(range(20, 30))
+    with pytest.raises(TimeoutError):
+        await member.next_delivery(30)
+    view = await bench.partition(group="side")
+    assert (view.start_offset, view.stops_at, view.lag) == (30, 30, 0)

@@ -38,11 +38,32 @@ def recs(first: int, count: int) -> list[Rec]:
 
 def test_batches_with_one_type_of_timestamps_are_one_chunk() -> None:
     log = log_at(10)
-    (chunk,) = taken(log, batch(recs(10, 3)), batch(recs(13, 2), codec=4, epoch=6))
+    (chunk,) = taken(log, batch(recs(10, 3), epoch=6), batch(recs(13, 2), codec=4, epoch=6))
     assert (chunk.covers_from, chunk.first, chunk.last, chunk.count) == (10, 10, 14, 5)
     assert (chunk.timestamp_type, chunk.leader_epoch) == (1, 6)
     assert chunk.offsets is None
     assert (log.position, log.covered, log.last_epoch) == (15, 15, 6)
+
+
+def test_another_leader_begins_another_chunk() -> None:
+    log = log_at(10)
+    log.last_epoch = 4
+    made = taken(
+        log, *(batch(recs(at, 2), epoch=epoch) for at, epoch in ((10, 5), (12, 5), (14, 7)))
+    )
+    assert [(each.first, each.last, each.leader_epoch) for each in made] == [
+        (10, 13, 5),
+        (14, 15, 7),
+    ]
+    assert log.last_epoch == 7
+
+
+def test_what_a_reader_knows_of_the_epoch_before_its_offset_is_shown_first() -> None:
+    source = Source(("orders", 3), OpenBatches())
+    log = LogBytes(source, 10, committed=True, last_epoch=4)
+    assert log.last_epoch == 4
+    log.back_to(10)
+    assert log.last_epoch == -1, "the epoch of what is fetched again is not known"
 
 
 def test_another_type_of_timestamps_begins_another_chunk() -> None:

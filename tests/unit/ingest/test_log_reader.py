@@ -64,11 +64,14 @@ class Sink:
         self.chunks.append(chunk)
         self.came.set()
 
-    def on_end(self, end_offset: int) -> None:
-        raise AssertionError(end_offset)
+    def on_end(self, end_offset: int, last_epoch: int = -1) -> None:
+        raise AssertionError(end_offset, last_epoch)
 
     def on_out_of_range(self) -> None:
         raise AssertionError
+
+    def on_diverged(self, epoch: int, end_offset: int) -> None:
+        raise AssertionError(epoch, end_offset)
 
     def on_gone(self) -> None:
         raise AssertionError
@@ -81,7 +84,7 @@ async def first_records(
     monkeypatch.setattr(log_reader, "make_consumer", lambda *_, **__: consumer)
     monkeypatch.setattr(log_reader, "RESTART_DELAY_S", 0.0)
     reader, sink = KafkaLogReader({}), Sink()
-    reader.read("t", 0, 0, committed=False, sink=sink)
+    reader.read("t", 0, 0, last_epoch=-1, committed=False, sink=sink)
     async with asyncio.timeout(20):
         await sink.came.wait()
     return reader, sink
@@ -144,7 +147,9 @@ async def test_partitions_that_start_together_are_assigned_together(
     consumer = CountingConsumer()
     monkeypatch.setattr(log_reader, "make_consumer", lambda *_, **__: consumer)
     reader = KafkaLogReader({})
-    readings = [reader.read("t", n, 0, committed=False, sink=Sink()) for n in range(5)]
+    readings = [
+        reader.read("t", n, 0, last_epoch=-1, committed=False, sink=Sink()) for n in range(5)
+    ]
     readings[2].close()
     await asyncio.sleep(0)
     await asyncio.sleep(0)
@@ -160,7 +165,7 @@ async def test_an_assignment_that_is_refused_is_made_again(
     monkeypatch.setattr(log_reader, "RESTART_DELAY_S", 0.0)
     reader = KafkaLogReader({})
     for partition in range(2):
-        reader.read("t", partition, 0, committed=False, sink=Sink())
+        reader.read("t", partition, 0, last_epoch=-1, committed=False, sink=Sink())
     async with asyncio.timeout(20):
         await consumer.third.wait()
     assert consumer.assignments == [[0, 1]] * 3
@@ -187,7 +192,7 @@ async def test_the_reader_tells_since_when_its_queue_was_not_empty(
 
     sink = Noting()
     began_s = asyncio.get_running_loop().time()
-    reading = reader.read("t", 0, 0, committed=False, sink=sink)
+    reading = reader.read("t", 0, 0, last_epoch=-1, committed=False, sink=sink)
     async with asyncio.timeout(20):
         await sink.came.wait()
     assert [chunk.last for chunk in sink.chunks] == [2, 5, 6, 7]
@@ -208,8 +213,10 @@ async def test_the_pool_closes_what_reads_nothing_and_shares_what_it_fetches_ahe
 
     monkeypatch.setattr(log_reader, "make_consumer", make)
     reader = KafkaLogReader({})
-    readings = [reader.read("t", 0, 0, committed=True, sink=Sink()) for _ in range(3)]
-    reader.read("t", 1, 0, committed=True, sink=Sink())
+    readings = [
+        reader.read("t", 0, 0, last_epoch=-1, committed=True, sink=Sink()) for _ in range(3)
+    ]
+    reader.read("t", 1, 0, last_epoch=-1, committed=True, sink=Sink())
     assert [kbytes for kbytes, _ in made] == [8_192, 4_096, 2_730]
     for reading in readings:
         reading.close()
@@ -217,7 +224,7 @@ async def test_the_pool_closes_what_reads_nothing_and_shares_what_it_fetches_ahe
         for _, consumer in made[1:]:
             await asyncio.to_thread(consumer.closed.wait)
     assert not made[0][1].closed.is_set()
-    reader.read("t", 0, 0, committed=True, sink=Sink())
+    reader.read("t", 0, 0, last_epoch=-1, committed=True, sink=Sink())
     assert len(made) == 3
     await reader.close()
     assert made[0][1].closed.is_set()
@@ -233,7 +240,7 @@ async def test_what_the_user_sets_is_not_divided(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(log_reader, "make_consumer", make)
     reader = KafkaLogReader({"queued.max.messages.kbytes": 500})
     for _ in range(2):
-        reader.read("t", 0, 0, committed=False, sink=Sink())
+        reader.read("t", 0, 0, last_epoch=-1, committed=False, sink=Sink())
     assert found == [500, 500]
     await reader.close()
 
@@ -259,7 +266,7 @@ async def test_the_more_comes_at_a_time_the_more_rarely_it_is_looked_for(
 
     monkeypatch.setattr("sharecoord.ingest.log_reader.asyncio.sleep", noted)
     reader, sink = KafkaLogReader({}), Sink()
-    reader.read("t", 0, 0, committed=False, sink=sink)
+    reader.read("t", 0, 0, last_epoch=-1, committed=False, sink=sink)
     async with asyncio.timeout(20):
         while len(pauses) < len(sizes):
             await sleep(0)
@@ -274,7 +281,7 @@ async def test_the_queue_was_empty_until_the_end_of_a_wait(
 ) -> None:
     monkeypatch.setattr(log_reader, "make_consumer", lambda *_, **__: QuietConsumer())
     reader = KafkaLogReader({})
-    reading = reader.read("t", 0, 0, committed=False, sink=Sink())
+    reading = reader.read("t", 0, 0, last_epoch=-1, committed=False, sink=Sink())
     began_s = asyncio.get_running_loop().time()
     drained_before_s, messages, drained_s = reading._slot._wait()
     assert not messages
@@ -311,7 +318,7 @@ async def reading_of_two(
     monkeypatch.setattr(log_reader, "make_consumer", lambda *_, **__: consumer)
     monkeypatch.setattr(log_reader, "FULL_S", full_s)
     reader = KafkaLogReader({})
-    readings = [reader.read("t", p, 0, committed=False, sink=Sink()) for p in (0, 1)]
+    readings = [reader.read("t", p, 0, last_epoch=-1, committed=False, sink=Sink()) for p in (0, 1)]
     await asked_again(consumer)
     return reader, consumer, readings
 
@@ -420,7 +427,7 @@ class EndSink(Sink):
         super().__init__()
         self.ends: list[int] = []
 
-    def on_end(self, end_offset: int) -> None:
+    def on_end(self, end_offset: int, last_epoch: int = -1) -> None:
         self.ends.append(end_offset)
         self.came.set()
 
@@ -436,11 +443,11 @@ async def test_what_an_ended_assignment_left_in_the_threads_hand_proves_nothing(
     monkeypatch.setattr(log_reader, "make_consumer", lambda *_, **__: consumer)
     monkeypatch.setattr(log_reader, "SPIN_S", 0.0)
     reader, sink = KafkaLogReader({}), EndSink()
-    former = reader.read("t", 0, 5, committed=False, sink=Sink())
+    former = reader.read("t", 0, 5, last_epoch=-1, committed=False, sink=Sink())
     async with asyncio.timeout(20):
         await asyncio.to_thread(consumer.in_hand.wait)
         former.close()
-        reader.read("t", 0, 2, committed=False, sink=sink)
+        reader.read("t", 0, 2, last_epoch=-1, committed=False, sink=sink)
         consumer.waited_for.append([Good(2, b"a", None, None), Good(3, b"b", None, None)])
         consumer.passes.set()
         await sink.came.wait()
@@ -489,8 +496,8 @@ async def test_what_another_partition_left_in_the_threads_hand_is_not_the_last_o
     monkeypatch.setattr(log_reader, "SPIN_S", 0.0)
     monkeypatch.setattr(log_reader, "SETTLED_S", settled_s)
     reader, sink = KafkaLogReader({}), Sink()
-    reader.read("t", 0, 0, committed=False, sink=sink)
-    other = reader.read("t", 1, 7, committed=False, sink=Sink())
+    reader.read("t", 0, 0, last_epoch=-1, committed=False, sink=sink)
+    other = reader.read("t", 1, 7, last_epoch=-1, committed=False, sink=Sink())
     async with asyncio.timeout(20):
         await asyncio.to_thread(consumer.in_hand.wait)
         other.close()
@@ -512,7 +519,7 @@ async def test_what_comes_behind_an_error_waits_for_a_new_run(
     monkeypatch.setattr(log_reader, "make_consumer", lambda *_, **__: consumer)
     monkeypatch.setattr(log_reader, "RESTART_DELAY_S", 0.01)
     reader, sink = KafkaLogReader({}), Sink()
-    reader.read("t", 0, 0, committed=False, sink=sink)
+    reader.read("t", 0, 0, last_epoch=-1, committed=False, sink=sink)
     async with asyncio.timeout(20):
         await a_and_b(sink)
     await reader.close()
@@ -537,8 +544,10 @@ async def test_a_partition_waits_while_no_consumer_may_be_opened(
     monkeypatch.setattr(pool, "OPEN_AGAIN_S", 0.0)
     room: list[bool] = []
     reader = KafkaLogReader({}, may_open=lambda: bool(room) and room.pop())
-    first = reader.read("t", 0, 0, committed=False, sink=Sink())
-    second, third = (reader.read("t", 0, 0, committed=False, sink=Sink()) for _ in range(2))
+    first = reader.read("t", 0, 0, last_epoch=-1, committed=False, sink=Sink())
+    second, third = (
+        reader.read("t", 0, 0, last_epoch=-1, committed=False, sink=Sink()) for _ in range(2)
+    )
     assert (len(made), reader.waiting) == (1, 2)
     third.want_more(wanted=False)
     third.close()
@@ -548,7 +557,7 @@ async def test_a_partition_waits_while_no_consumer_may_be_opened(
     async with asyncio.timeout(20):
         await second_assigned.wait()
     assert (len(made), reader.waiting) == (2, 0)
-    fourth = reader.read("t", 0, 0, committed=False, sink=Sink())
+    fourth = reader.read("t", 0, 0, last_epoch=-1, committed=False, sink=Sink())
     assert reader.waiting == 1
     await reader.close()
     await asyncio.sleep(0.0)
