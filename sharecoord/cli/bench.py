@@ -23,6 +23,8 @@ _DIMENSIONS: Final = (
     ("consumers", "How many of them."),
     ("partitions", "Of the topic."),
     ("payload-bytes", "Length of each value."),
+    ("batch-bytes", "Of a producer's record batches (16384)."),
+    ("compression", "none, gzip, snappy, lz4, zstd."),
     ("work-ms", "Mean time of a handler, in milliseconds."),
     ("work-distribution", "constant, uniform, lognormal:SIGMA."),
     ("max-poll-records", "default or numbers."),
@@ -103,7 +105,6 @@ _dimension_options: Final = options(
 @click.option("--max-rate", type=float, help="Greatest one (50000).")
 @click.option("--steps", type=int, help="Most rates that max-rate tries (8).")
 @click.option("--seed", type=int, help="Of work times and keys (1).")
-@click.option("--batch-bytes", type=int, help="Bytes per record batch of a backlog (16384).")
 @click.option("--per-process", type=int, help="Consumers in one process.")
 @click.option("--kafka", metavar="HOST:PORT", help="A cluster; without it a broker is started.")
 @_OUT

@@ -111,6 +111,11 @@ class KafkaBroker(Server):
             raise DevenvError("the broker has no directory yet: call start() first")
         return self._data_dir
 
+    @property
+    def log_dir(self) -> Path:
+        """Directory in which each partition has a directory with its segments."""
+        return self.data_dir / "data"
+
     def start(self) -> None:
         """Starts the broker and waits until it answers."""
         if self.running:
@@ -181,7 +186,7 @@ class KafkaBroker(Server):
             if self._release.zookeeper
             else broker_config.kraft_settings
         )
-        own = build(port, second_port, self.data_dir / "data")
+        own = build(port, second_port, self.log_dir)
         properties = self.data_dir / "server.properties"
         broker_config.write_properties(properties, {**self._settings, **own})
         if self._release.zookeeper:

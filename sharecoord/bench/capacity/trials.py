@@ -32,7 +32,7 @@ from sharecoord.bench.engine.figures import PROCESSES, cpu_figure
 from sharecoord.bench.engine.fleet import Fleet
 from sharecoord.bench.engine.job import LoadJob
 from sharecoord.bench.engine.send import Sender, fill_backlog
-from sharecoord.bench.engine.settings import DEFAULT_BATCH_BYTES, Settings
+from sharecoord.bench.engine.settings import Settings
 from sharecoord.bench.engine.stats import percentile
 from sharecoord.bench.engine.tally import checked
 from sharecoord.bench.engine.trial import SETTLE_S, Trials
@@ -244,9 +244,8 @@ class Measurements:
         fill_backlog(
             self._cluster.bootstrap_servers,
             topic,
-            TopicKey(partitions, _SMALL_BYTES, None),
+            TopicKey(partitions, _SMALL_BYTES),
             records,
-            batch_bytes=DEFAULT_BATCH_BYTES,
             seed=1,
         )
 

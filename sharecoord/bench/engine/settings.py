@@ -31,10 +31,6 @@ PLANS: Final = Path(__file__).resolve().parents[1] / "plans"
 
 MAX_RECORDS: Final = 5_000_000
 """Most records of a topic."""
-DEFAULT_BATCH_BYTES: Final = 16_384
-"""The default of a Java producer; that of librdkafka is 1,000,000."""
-MAX_BATCH_BYTES: Final = 1_000_000
-"""A broker takes a little more than a megabyte."""
 MAX_TOPIC_BYTES: Final = 2_000_000_000
 MAX_ALL_TOPICS_BYTES: Final = 10_000_000_000
 MAX_DURATION_S: Final = 600.0
@@ -76,7 +72,6 @@ class Settings:
         max_rate: The greatest rate that max-rate tries.
         steps: Most probes of a search for the greatest rate.
         seed: Of work times and keys.
-        batch_bytes: Most bytes of a record batch in a backlog.
         per_process: Consumers in one process; None decides by their work.
         kafka: Address of a cluster; None starts a broker on loopback.
     """
@@ -94,7 +89,6 @@ class Settings:
     max_rate: float = 50_000.0
     steps: int = 8
     seed: int = 1
-    batch_bytes: int = DEFAULT_BATCH_BYTES
     per_process: int | None = None
     kafka: str | None = None
 
@@ -145,7 +139,6 @@ _LIMITS: Final[Mapping[str, tuple[type, float, float]]] = {
     "max_rate": (float, 1, MAX_RATE),
     "steps": (int, 1, MAX_STEPS),
     "seed": (int, 0, 2**31),
-    "batch_bytes": (int, 1, MAX_BATCH_BYTES),
     "per_process": (int, 1, 10_000),
 }
 
@@ -306,7 +299,14 @@ def _check_drain(settings: Settings, cell: Cell) -> None:
 
 def topic_key(cell: Cell) -> TopicKey:
     """The layout of the topic that a cell consumes."""
-    return TopicKey(cell.partitions, cell.payload_bytes, cell.key_skew, cell.keys)
+    return TopicKey(
+        cell.partitions,
+        cell.payload_bytes,
+        cell.key_skew,
+        cell.keys,
+        cell.batch_bytes,
+        cell.compression,
+    )
 
 
 def backlog_records(settings: Settings, cell: Cell) -> int:

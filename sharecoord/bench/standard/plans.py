@@ -10,14 +10,14 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final, TypeVar
 
-from sharecoord.bench.engine.cell import Ack, Cell, Consumer
-from sharecoord.bench.engine.settings import (
+from sharecoord.bench.engine.cell import (
     DEFAULT_BATCH_BYTES,
     MAX_BATCH_BYTES,
-    SMALL_RECORDS,
-    Settings,
-    backlog_records,
+    Ack,
+    Cell,
+    Consumer,
 )
+from sharecoord.bench.engine.settings import SMALL_RECORDS, Settings, backlog_records
 from sharecoord.devenv.stores import StoreKind, has_programs
 from sharecoord.errors import InvalidConfigError
 
@@ -149,6 +149,7 @@ class Plan:
         about: Facts that the reader of the report has to know.
         contenders: Peers stand beside those that are compared with them.
         sizes: Lengths of values in bytes.
+        batch_bytes: Most bytes of one record batch in the topics.
         warm_up_records: Records that each contender consumes once before.
         targets: Promises that are judged.
         trials: Trials of stores that are made after the contenders.
@@ -161,6 +162,7 @@ class Plan:
     about: str
     contenders: Sequence[Contender] = ()
     sizes: Sequence[int] = ()
+    batch_bytes: int = DEFAULT_BATCH_BYTES
     warm_up_records: int = 0
     targets: Sequence[Target] = ()
     trials: Sequence[StoreTrial] = ()
@@ -178,7 +180,10 @@ class Plan:
 
     def cells(self, size_bytes: int) -> list[tuple[Contender, Cell]]:
         """Each contender at a size of value."""
-        return [(each, replace(each.cell, payload_bytes=size_bytes)) for each in self.contenders]
+        return [
+            (each, replace(each.cell, payload_bytes=size_bytes, batch_bytes=self.batch_bytes))
+            for each in self.contenders
+        ]
 
     def steps(self) -> Iterator[Step]:
         """All runs of contenders: the warm-up with the largest values, then by size all repeats."""
@@ -237,7 +242,6 @@ class Options:
         return Settings(
             records=records,
             repeats=repeats or DEFAULT_REPEATS,
-            batch_bytes=self.batch_bytes,
             warm_up_s=deadline_s,
             duration_s=deadline_s,
         )
@@ -324,6 +328,7 @@ def throughput_plan(options: Options) -> Plan:
         settings=options.settings(),
         contenders=CONTENDERS,
         sizes=options.sizes,
+        batch_bytes=options.batch_bytes,
         warm_up_records=options.warm_up_records,
         targets=TARGETS,
         about="The coordinator keeps its state in SQLite with synchronous=FULL. Ratios are to "
@@ -352,6 +357,7 @@ def stores_plan(options: Options) -> Plan:
         settings=options.settings(),
         contenders=[_on_store(kind) for kind in kinds],
         sizes=options.sizes,
+        batch_bytes=options.batch_bytes,
         warm_up_records=options.warm_up_records,
         targets=[
             Target(

@@ -116,7 +116,7 @@ def make_result(
         machine=machine,
         records=plan.records,
         repeats=plan.settings.repeats,
-        batch_bytes=plan.settings.batch_bytes,
+        batch_bytes=plan.batch_bytes,
         complete=complete,
         runs=[run for run in measured if run.size_bytes],
         summaries=summarize(plan, measured),

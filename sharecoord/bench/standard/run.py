@@ -156,14 +156,12 @@ class Course:
             )
         address = self._cluster.bootstrap_servers
         if trial.kind is TrialKind.RECOVERY:
-            key = TopicKey(trial.partitions, RECOVERY_VALUE_BYTES, None)
+            key = TopicKey(trial.partitions, RECOVERY_VALUE_BYTES)
             topic = self._trials.topic(stack, key, trial.partitions * (trial.ranges + 1), say)
             return measure_recovery(
                 url, trial, bootstrap_servers=address, topic=topic, directory=directory
             )
-        topic = self._trials.topic(
-            stack, TopicKey(1, RESTART_VALUE_BYTES, None), trial.records, say
-        )
+        topic = self._trials.topic(stack, TopicKey(1, RESTART_VALUE_BYTES), trial.records, say)
         return measure_restart(
             url,
             bootstrap_servers=address,

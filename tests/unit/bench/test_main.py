@@ -121,7 +121,7 @@ def test_what_is_asked_reaches_the_plan(tmp_path: Path, monkeypatch: pytest.Monk
     plan = seen[0]._plan
     assert plan.records == {1000: 60_000, 200: 60_000}
     assert plan.settings.repeats == 2
-    assert plan.settings.batch_bytes == 500
+    assert plan.batch_bytes == 500
 
 
 def test_what_can_not_be_done_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
