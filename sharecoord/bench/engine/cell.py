@@ -523,10 +523,14 @@ def varied(cells: Iterable[Cell]) -> list[Dimension]:
 
 def label(cell: Cell, dimensions: Iterable[Dimension]) -> str:
     """The values of some dimensions; the consumer stands first and without its name."""
-    parts = [str(cell.consumer)]
-    parts += [
+    rest = values_text(cell, dimensions)
+    return f"{cell.consumer}, {rest}" if rest else str(cell.consumer)
+
+
+def values_text(cell: Cell, dimensions: Iterable[Dimension]) -> str:
+    """The values of some dimensions without the consumer; empty when there are no others."""
+    return ", ".join(
         f"{each.flag} {each.text(getattr(cell, each.name))}"
         for each in dimensions
         if each.name != "consumer"
-    ]
-    return ", ".join(parts)
+    )

@@ -89,7 +89,7 @@ class Stage:
         tick: Callable[[], None] = lambda: None,
         settle_s: float = 0.0,
     ) -> None:
-        """Starts nothing; `tick` and `settle_s` as of `Trials`."""
+        """Starts nothing; `tick` as of `Trials`, `settle_s` as of `Settings`."""
         self.server = server
         self.fleet = fleet
         self.joins = joins
@@ -185,8 +185,6 @@ class Stage:
             time.sleep(LOOK_S)
 
 
-SETTLE_S: Final = 1.5
-"""A coordinator counts once a second what it has done, and gives memory back meanwhile."""
 LATE_S: Final = 10.0
 """Longest wait for records of the window once it is over."""
 _CREATE_S: Final = 120.0
@@ -231,7 +229,6 @@ class Trials:
         *,
         stores: Stores,
         tick: Callable[[], None] = lambda: None,
-        settle_s: float = 0.0,
     ) -> None:
         """Nothing is started.
 
@@ -241,16 +238,13 @@ class Trials:
             scratch: An existing directory on a disk.
             stores: Makes the stores of coordinators.
             tick: Called often while a trial runs, for the progress bar.
-            settle_s: How long a coordinator is left alone before its first client and after the
-                last record. Only then a trial tells the memory of an idle coordinator, and what
-                the whole trial cost the store. 0: it is not left alone.
         """
         self._settings = settings
         self._cluster = cluster
         self._scratch = scratch
         self._stores = stores
         self._tick = tick
-        self._settle_s = settle_s
+        self._settle_s = settings.settle_s
         self._topics = Topics(cluster.bootstrap_servers, timeout_s=_CREATE_S)
         if any(each.consumer is Consumer.PARALLEL_CONSUMER for each in settings.product().cells):
             parallel_consumer.prepare()

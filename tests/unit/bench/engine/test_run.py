@@ -63,6 +63,7 @@ def test_a_run_measures_all_and_writes_one_folder(
         "samples.parquet",
         "summary.json",
         "report.html",
+        "report.md",
     }
     printed = capsys.readouterr()
     assert "sharecoord, consumers 2: records_per_s 200" in printed.out
@@ -140,6 +141,8 @@ def test_flags_reach_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen == {
         "plan": "latency",
         "output": Path("out"),
+        "update": None,
+        "strict": False,
         "consumer": "plain,sharecoord",
         "work_ms": "1,2",
         "payload_bytes": "16",
