@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -25,7 +25,6 @@ from sharecoord.bench.engine.settings import (
     read_settings,
     rehearsals,
 )
-from sharecoord.bench.engine.targets import verdict_table
 from sharecoord.bench.engine.trial import Outcome, Trials
 from sharecoord.bench.machine import Machine
 from sharecoord.bench.procfs import check_procfs
@@ -43,8 +42,9 @@ from sharecoord.bench.run.folder import (
     write_summary,
 )
 from sharecoord.bench.run.page import headline, page
-from sharecoord.bench.run.shapes import MARKS, readme_text, shape_table, shapes
-from sharecoord.bench.text import markdown_table, output_directory
+from sharecoord.bench.run.report import lines, markdown
+from sharecoord.bench.run.shapes import MARKS, readme_text
+from sharecoord.bench.text import output_directory
 from sharecoord.devenv.stores import Stores, has_programs
 from sharecoord.errors import InvalidConfigError
 
@@ -53,21 +53,6 @@ _MOST_LATENCIES: Final = 20_000
 _COMPARED: Final = {Consumer.KAFKA_SHARE, Consumer.SHARECOORD}
 _KAFKA_MEMBERS: Final = 200
 """Kafka's default limit of members of a share group."""
-_SHOWN: Final = (
-    "max_rate_per_s",
-    "records_per_s",
-    "drain_s",
-    "p50_ms",
-    "p95_ms",
-    "p99_ms",
-    "max_ms",
-    "busy_percent",
-    "jain_ratio",
-    "fewest_records",
-    "most_records",
-    "starved_consumers",
-    "cpu_total_s_per_million",
-)
 
 
 class Step(NamedTuple):
@@ -114,7 +99,7 @@ def run(
     check_update(settings, update)
     directory = output_directory(output)
     result = measure(settings, directory)
-    print(table(result))
+    print(lines(result))
     if update is not None:
         MARKS.update(update, readme_text(result))
     print(f"written to {directory / PAGE_NAME}", file=sys.stderr)
@@ -245,33 +230,8 @@ class _Course:
         )
         write_summary(result, self._directory)
         (self._directory / PAGE_NAME).write_text(page(result), encoding="utf-8")
-        report = [
-            f"# sharecoord bench: {self._settings.mode}",
-            *_tables(result),
-            markdown_table(["what", "value"], result.machine.rows()),
-        ]
-        (self._directory / REPORT_NAME).write_text("\n\n".join(report) + "\n", encoding="utf-8")
+        (self._directory / REPORT_NAME).write_text(markdown(result), encoding="utf-8")
         return result
-
-
-def table(result: RunResult) -> str:
-    """A few figures of all cells, the shapes and the targets, for the terminal."""
-    names = varied(result.cells)
-    lines = []
-    for summary in result.summaries:
-        parts = [f"{name} {summary.text(name)}" for name in _SHOWN if name in summary.figures]
-        lines.append(f"{label(summary.cell, names)}: " + ", ".join(parts))
-    for ratio in result.ratios:
-        figure = f"{ratio.metric} {ratio.text}"
-        lines.append(f"{label(result.cells[ratio.cell], names)} against {ratio.peer}: {figure}")
-    return "\n\n".join(["\n".join(lines), *_tables(result)])
-
-
-def _tables(result: RunResult) -> Iterator[str]:
-    if found := shapes(result):
-        yield shape_table(found)
-    if verdicts := [each.verdict for each in result.verdicts]:
-        yield verdict_table(verdicts)
 
 
 def _broker_settings(cells: Sequence[Cell]) -> dict[str, str]:

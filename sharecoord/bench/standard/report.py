@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -35,29 +36,43 @@ def write_report(result: Result, directory: Path) -> None:
 
 
 def markdown(result: Result) -> str:
-    """The whole report."""
-    parts = [f"# {result.plan}", _setup(result)]
+    """The whole report, with the machine."""
+    machine = markdown_table(["what", "value"], result.machine.rows())
+    return "\n\n".join([f"# {result.plan}", sections(result), "## Measured on", machine]) + "\n"
+
+
+def sections(result: Result) -> str:
+    """The report without title and machine."""
+    parts = [_setup(result)]
     for kind, by_title in result.figures.items():
-        parts += [f"## {kind}", _figure_table(by_title)]
-    parts += ["## Targets", verdict_table(result.verdicts)]
+        parts += [f"### {kind}", _figure_table(by_title)]
+    parts += ["### Targets", verdict_table(result.verdicts)]
     if result.core is not None:
-        parts += ["## The pure decisions alone", f"```\n{result.core.strip()}\n```"]
-    parts += ["## Measured on", markdown_table(["what", "value"], result.machine.rows())]
-    return "\n\n".join(parts) + "\n"
+        parts += ["### The pure decisions alone", f"```\n{result.core.strip()}\n```"]
+    return "\n\n".join(parts)
 
 
-def overview(verdicts: Mapping[str, Sequence[Verdict]], machine: Machine) -> str:
-    """The targets of several plans in one table; each plan has its figures in a folder."""
-    rows = [[plan, *row] for plan, judged in verdicts.items() for row in verdict_rows(judged)]
-    every = [each for judged in verdicts.values() for each in judged]
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The outcome of one of several plans: its verdicts, and its report without the machine."""
+
+    verdicts: Sequence[Verdict]
+    report: str
+
+
+def overview(parts: Mapping[str, Part], machine: Machine) -> str:
+    """The targets of several plans in one table, then their reports; by name of the plan."""
+    rows = [[plan, *row] for plan, part in parts.items() for row in verdict_rows(part.verdicts)]
+    every = [each for part in parts.values() for each in part.verdicts]
     met = sum(each.passed for each in every)
     return "\n\n".join(
         [
             "# All targets",
-            f"{met} of {len(every)} are met. The figures of a plan are in the folder of its name.",
+            f"{met} of {len(every)} are met. All figures of a plan are in the folder of its name.",
             markdown_table(["plan", *VERDICT_HEAD], rows),
             "## Measured on",
             markdown_table(["what", "value"], machine.rows()),
+            *(f"## Plan {name}\n\n{part.report}" for name, part in parts.items()),
         ]
     )
 

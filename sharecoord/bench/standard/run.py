@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
@@ -15,11 +15,11 @@ from typing import Any, Final
 from sharecoord.bench.cluster import Cluster, begin, open_cluster, say
 from sharecoord.bench.engine.cell import TopicKey
 from sharecoord.bench.engine.settings import Settings
-from sharecoord.bench.engine.targets import Verdict
 from sharecoord.bench.engine.trial import Trials
 from sharecoord.bench.machine import ROOT, Machine
 from sharecoord.bench.procfs import check_procfs
-from sharecoord.bench.run.course import check_update, measure, table
+from sharecoord.bench.run import report as run_report
+from sharecoord.bench.run.course import check_update, measure
 from sharecoord.bench.run.shapes import MARKS, readme_text
 from sharecoord.bench.standard.plans import (
     ALL,
@@ -30,7 +30,14 @@ from sharecoord.bench.standard.plans import (
     TrialPlan,
     make_plan,
 )
-from sharecoord.bench.standard.report import MARKDOWN_NAME, markdown, overview, write_report
+from sharecoord.bench.standard.report import (
+    MARKDOWN_NAME,
+    Part,
+    markdown,
+    overview,
+    sections,
+    write_report,
+)
 from sharecoord.bench.standard.results import Run, make_result
 from sharecoord.bench.standard.trials import (
     RECOVERY_VALUE_BYTES,
@@ -80,7 +87,7 @@ def run(
     if update is not None:
         _check_page(plans.get(SHAPES), given, update)
     directory = output_directory(output)
-    verdicts: dict[str, Sequence[Verdict]] = {}
+    parts: dict[str, Part] = {}
     with ExitStack() as stack:
         scratch, machine = begin(stack, kafka)
         say(f"load average {machine.load_average[0]:.2f} on {machine.cores} cores")
@@ -90,14 +97,14 @@ def run(
                 folder = directory / name if plan == ALL else directory
                 folder.mkdir(exist_ok=True)
                 page = update if name == SHAPES else None
-                verdicts[name] = _carry_out(each, machine, place, folder, page)
+                parts[name] = _carry_out(each, machine, place, folder, page)
                 say(f"written to {folder}")
         finally:
-            if plan == ALL and verdicts:
-                report = overview(verdicts, machine)
+            if plan == ALL and parts:
+                report = overview(parts, machine)
                 (directory / MARKDOWN_NAME).write_text(f"{report}\n", encoding="utf-8")
                 print(report)
-    missed = not all(verdict.passed for judged in verdicts.values() for verdict in judged)
+    missed = not all(verdict.passed for part in parts.values() for verdict in part.verdicts)
     return 1 if strict and missed else 0
 
 
@@ -112,14 +119,15 @@ def _check_page(shapes: Settings | TrialPlan | None, given: Options, update: Pat
 
 def _carry_out(
     plan: Settings | TrialPlan, machine: Machine, place: Place, directory: Path, page: Path | None
-) -> Sequence[Verdict]:
+) -> Part:
     """Makes all runs of a plan and writes its result; after a failure, the runs before it."""
     if isinstance(plan, Settings):
         measured = measure(plan, directory, machine=machine)
-        print(table(measured))
+        print(run_report.lines(measured))
         if page is not None:
             MARKS.update(page, readme_text(measured))
-        return [each.verdict for each in measured.verdicts]
+        verdicts = [each.verdict for each in measured.verdicts]
+        return Part(verdicts, run_report.sections(measured))
     runs: list[Run] = []
     try:
         runs.extend(Course(plan, place).runs())
@@ -132,7 +140,7 @@ def _carry_out(
     result = make_result(plan, machine, runs, complete=True, core=core)
     write_report(result, directory)
     print(markdown(result))
-    return result.verdicts
+    return Part(result.verdicts, sections(result))
 
 
 class Place:

@@ -9,7 +9,7 @@ from pathlib import Path
 from sharecoord.bench.engine.targets import Verdict
 from sharecoord.bench.machine import Machine
 from sharecoord.bench.standard.plans import Options, restart_plan
-from sharecoord.bench.standard.report import markdown, overview, write_report
+from sharecoord.bench.standard.report import Part, markdown, overview, write_report
 from sharecoord.bench.standard.results import Result, Run, make_result
 from sharecoord.bench.text import Spread
 from tests.unit.bench.support import MACHINE
@@ -68,8 +68,10 @@ def test_both_files_are_written(tmp_path: Path) -> None:
 def test_the_targets_of_all_plans_stand_in_one_table() -> None:
     good = Verdict.of("speed", Spread(5.0, 4.0, 6.0), 5.0, at_least=True, unit="x")
     bad = Verdict.of("time", Spread(1.1, 1.1, 1.1), 1.0, at_least=False, unit="s")
-    text = overview({"shapes": [good], "restart": [bad], "parts": []}, MACHINE)
+    parts = {"shapes": Part([good], "fast"), "restart": Part([bad], ""), "parts": Part([], "x")}
+    text = overview(parts, MACHINE)
     assert "1 of 2 are met" in text
     assert cells(text, "speed") == [["shapes", "speed", ">= 5 x", "5.00 x (4.00-6.00)", "PASS"]]
     assert cells(text, "restart") == [["restart", "time", "<= 1 s", "1.10 s", "**MISS**"]]
     assert cells(text, "CPU")[0][1] == "Test CPU, 2 cores for us"
+    assert "## Plan shapes\n\nfast\n" in text

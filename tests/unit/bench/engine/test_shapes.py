@@ -7,9 +7,9 @@ from dataclasses import replace
 from sharecoord.bench.engine.cell import Ack, Cell, Compression, Consumer, Mode
 from sharecoord.bench.engine.figures import Trial
 from sharecoord.bench.engine.settings import read_settings
-from sharecoord.bench.run.course import table
 from sharecoord.bench.run.folder import RunResult
 from sharecoord.bench.run.page import page
+from sharecoord.bench.run.report import lines, markdown
 from sharecoord.bench.run.shapes import MARKS, SHAPE_HEAD, readme_text, shape_rows, shapes
 from tests.architecture.sources import ROOT
 from tests.unit.bench.engine.support import make_result, make_trial
@@ -92,8 +92,9 @@ def test_a_row_has_all_consumers_their_costs_the_ratios_and_what_was_wanted() ->
 
 def test_the_terminal_and_the_page_have_the_same_rows() -> None:
     result = made()
-    printed, shown = table(result), page(result)
+    printed, shown = lines(result), page(result)
     assert "| compression lz4, ack explicit " in printed
+    assert "| compression lz4, ack explicit " in markdown(result)
     assert "&lt;= 0.4 x MISS" in shown
     assert "Every shape" in shown
     assert "<h2>Targets</h2>" in shown
@@ -109,7 +110,7 @@ def test_what_was_not_measured_is_a_dash_and_without_the_peer_there_is_no_row() 
     assert row == ["the one", "-", "5", "5", "1.00x", *["-"] * 8]
     alone = make_result(trials[:1], [ours])
     assert shapes(alone) == []
-    assert "shape" not in table(alone)
+    assert "shape" not in lines(alone)
     latency = read_settings({"mode": "latency"})
     assert latency.mode is Mode.LATENCY
     assert shapes(make_result(trials, [ours, peer], settings=latency)) == []
@@ -117,13 +118,13 @@ def test_what_was_not_measured_is_a_dash_and_without_the_peer_there_is_no_row() 
 
 def test_the_readme_has_a_line_for_each_topic_with_medians() -> None:
     text = readme_text(made())
-    lines = [
+    rows = [
         [cell.strip() for cell in line.strip("|").split("|")]
         for line in text.splitlines()
         if line.startswith("| ")
     ]
-    assert len(lines) == 4
-    assert lines[3] == [
+    assert len(rows) == 4
+    assert rows[3] == [
         *("1 kB", "16 kB", "lz4", "675,000", "75,000 / 75,000", "187,500 / 300,000"),
         *("**2.5x / 4.0x**", "12.0 / 12.0", "6.0 / 6.0", "0.50x / 0.50x"),
     ]
@@ -134,3 +135,19 @@ def test_the_readme_has_a_line_for_each_topic_with_medians() -> None:
 
 def test_the_readme_has_a_place_for_the_table() -> None:
     MARKS.check(ROOT / "README.md")
+
+
+def test_the_report_of_any_mode_has_figures_ratios_and_targets() -> None:
+    settings = read_settings(
+        {"mode": "latency", "targets": [{"figure": "p99_ms", "at-most": 25}], "rate": 1000}
+    )
+    cells = settings.product().cells
+    trials = [make_trial(at, 1, p50_ms=1.0 + at, p99_ms=20.0) for at in range(len(cells))]
+    text = markdown(make_result(trials, cells, settings=settings, complete=False))
+    assert "**Broken off before the end.**" in text
+    assert "Left out: plain can not <refill>." in text
+    assert "| kafka-share | 1.00    | 20.00   |" in text
+    assert "| sharecoord | kafka-share | 2.00x   | 1.00x   |" in text
+    assert "| p99, ms | <= 25 ms | 20.00 ms | PASS |" in text
+    assert "Every shape" not in text
+    assert "| CPU " in text
