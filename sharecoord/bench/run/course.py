@@ -152,7 +152,7 @@ def _on_this_machine(product: Product) -> Product:
     left_out = [f"the programs of {store} are not installed" for store in sorted(missing)]
     cells = tuple(cell for cell in product.cells if cell.store not in missing)
     if not cells:
-        raise InvalidConfigError(f"store: {'; '.join(left_out)}")
+        raise InvalidConfigError(f"store: {'; '.join(left_out)}; install them, or name another")
     return Product(cells, (*product.left_out, *left_out))
 
 

@@ -81,8 +81,8 @@ def _notes(result: RunResult) -> str:
     text = (
         f"{escape(machine.started_at)}. Kafka {escape(machine.kafka)}, {machine.cores} cores. "
         f"{settings.repeats} repeats, interleaved; median (least-greatest). Every trial has a "
-        f"fresh group and a fresh coordinator; window of {settings.duration_s:g} s after "
-        f"{settings.warm_up_s:g} s of warm-up."
+        f"fresh group and a fresh coordinator; window of at most {settings.duration_s:g} s after "
+        f"at most {settings.warm_up_s:g} s of warm-up."
     )
     parts = [text]
     if not result.complete:
