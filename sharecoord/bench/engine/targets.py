@@ -16,11 +16,19 @@ from sharecoord.bench.engine.cell import (
     values_text,
     varied,
 )
-from sharecoord.bench.engine.figures import METRICS, Trial, cell_figures, cell_ratios
+from sharecoord.bench.engine.figures import (
+    BROKER,
+    METRICS,
+    Trial,
+    cell_figures,
+    cell_ratios,
+    cpu_figure,
+)
 from sharecoord.bench.text import Spread, markdown_table, spread_text
 from sharecoord.errors import InvalidConfigError
 
 MAX_TARGETS: Final = 100
+_BROKER_CPU: Final = cpu_figure(BROKER)
 _AT_LEAST: Final = "at_least"
 _AT_MOST: Final = "at_most"
 _FORM: Final = "{figure: records_per_s, at-least: 1.3, against: {consumer: kafka-share}}"
@@ -177,6 +185,9 @@ def _verdicts(
     metric = METRICS[target.figure]
     for number, cell in enumerate(cells):
         if not target.means(cell):
+            continue
+        if target.figure == cpu_figure("total") and not cell_figures(trials, number, _BROKER_CPU):
+            # Of a cluster that the user named the broker's part is unknown: no sum is whole.
             continue
         other = target.other(cell, mode)
         peer = None if other is None else numbers.get(other)

@@ -123,3 +123,12 @@ def test_a_figure_by_itself_has_its_unit_and_one_that_is_missing_is_no_verdict()
     assert found.verdict.wanted == "<= 25 ms"
     assert "| p99, ms | <= 25 ms | 25.00 ms | PASS |" in verdict_table([found.verdict])
     assert verdict_table([]) == "None of them was measured."
+
+
+def test_the_cpu_time_of_all_is_not_judged_without_the_brokers() -> None:
+    targets = read_targets([{"figure": "cpu_total_s_per_million", "at-most": 9}])
+    costs = {"cpu_client_s_per_million": 2.0, "cpu_total_s_per_million": 2.0}
+    assert judge(targets, [OURS], [make_trial(0, 1, **costs)], Mode.THROUGHPUT) == []
+    whole = make_trial(0, 1, **costs, cpu_broker_s_per_million=1.0)
+    (found,) = judge(targets, [OURS], [whole], Mode.THROUGHPUT)
+    assert found.verdict.passed
