@@ -34,10 +34,15 @@ def begin(stack: ExitStack, kafka: str | None) -> tuple[Path, Machine]:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """The Kafka under the benchmark; `pid` is None for a cluster that the user named."""
+    """The Kafka under the benchmark.
+
+    `pid` and `log_dir`, the directory of its partitions, are None for a cluster that the user
+    named.
+    """
 
     bootstrap_servers: str
     pid: int | None = None
+    log_dir: Path | None = None
 
 
 def open_cluster(
@@ -53,4 +58,4 @@ def open_cluster(
     say("starting a broker")
     broker = KafkaBroker(DEFAULT_VERSION, heap_mb=BROKER_HEAP_MB, settings=settings, measured=True)
     stack.enter_context(broker)
-    return Cluster(broker.bootstrap_servers, broker.pid)
+    return Cluster(broker.bootstrap_servers, broker.pid, broker.log_dir)

@@ -71,6 +71,33 @@ def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     )
 
 
+class PageMarks(NamedTuple):
+    """The two lines of a page between which a command writes what it measured."""
+
+    begin: str
+    end: str
+
+    def check(self, path: Path) -> str:
+        """The text of a page with both marks; InvalidConfigError when they are not there once."""
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise InvalidConfigError(f"update: {path} can not be read: {error}") from error
+        counts = text.count(self.begin), text.count(self.end)
+        if counts != (1, 1) or text.index(self.begin) > text.index(self.end):
+            raise InvalidConfigError(
+                f"update: {path} has no place for the figures; put these two lines there once:\n"
+                f"{self.begin}\n{self.end}"
+            )
+        return text
+
+    def update(self, path: Path, tables: str) -> None:
+        """Replaces the text between the marks; InvalidConfigError as of `check`."""
+        text = self.check(path)
+        before, after = text[: text.index(self.begin)], text[text.index(self.end) :]
+        path.write_text(f"{before}{self.begin}\n\n{tables}\n{after}", encoding="utf-8")
+
+
 def named_values(value: Any) -> Any:
     """Dataclasses and spreads as mappings of names to values, however deep they lie."""
     if isinstance(value, Spread):

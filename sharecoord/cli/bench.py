@@ -18,11 +18,24 @@ _OUT: Final = click.option(
     type=click.Path(file_okay=False, path_type=Path),
     help="Directory of the result, empty or new.",
 )
+_PLANS: Final = (
+    *("shapes", "partitions", "latency", "fairness", "members", "stores"),
+    *("parts", "recovery", "restart", "all"),
+)
+_UPDATE: Final = click.option(
+    "--update",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="PAGE",
+    help="Put the table of shapes between the marks of this page.",
+)
+_STRICT: Final = click.option("--strict", is_flag=True, help="Exit with 1 when a target is missed.")
 _DIMENSIONS: Final = (
     ("consumer", "plain, kafka-share, parallel-consumer, sharecoord, none (no queue)."),
     ("consumers", "How many of them."),
     ("partitions", "Of the topic."),
     ("payload-bytes", "Length of each value."),
+    ("batch-bytes", "Of a producer's record batches (16384)."),
+    ("compression", "none, gzip, snappy, lz4, zstd."),
     ("work-ms", "Mean time of a handler, in milliseconds."),
     ("work-distribution", "constant, uniform, lognormal:SIGMA."),
     ("max-poll-records", "default or numbers."),
@@ -43,28 +56,33 @@ _DIMENSIONS: Final = (
 @click.group(invoke_without_command=True, context_settings=FOLDER_CONTEXT)
 @click.option(
     "--plan",
-    type=click.Choice(["throughput", "stores", "recovery", "restart", "all"]),
-    help="What is measured (throughput).",
+    type=click.Choice(_PLANS),
+    help="What is measured (shapes).",
 )
 @click.option(
-    "--size", "sizes", type=click.IntRange(1), multiple=True, help="Bytes per value (repeatable)."
+    "--size",
+    "sizes",
+    type=click.IntRange(1),
+    multiple=True,
+    help="Bytes per value (repeatable; shapes, stores).",
 )
-@click.option("--records", type=click.IntRange(1), help="Records per size.")
+@click.option("--records", type=click.IntRange(1), help="Records of a topic (shapes, stores).")
 @click.option("--repeats", type=click.IntRange(1), help="How often everything is measured.")
 @_OUT
 @click.option("--kafka", metavar="HOST:PORT", help="A cluster with share groups (Kafka 4.2+).")
 @click.option(
-    "--batch-bytes", type=click.IntRange(1), help="Bytes per record batch in the topics (16384)."
+    "--batch-bytes", type=click.IntRange(1), help="Bytes per record batch (shapes, stores)."
 )
 @click.option("--quick", is_flag=True, help="A look, not a result.")
-@click.option("--strict", is_flag=True, help="Exit with 1 when a target is missed.")
+@_UPDATE
+@_STRICT
 @click.pass_context
 def bench(ctx: click.Context, /, **given: Any) -> None:
     """Measure against peers on one broker, in one run.
 
-    Without a command: the standard plan, whose figures stand in the README (throughput of one
-    consumer against Kafka's own share group), or that of --plan: speed with each store, recovery
-    of a full store, restart under load. `run` measures any combination of settings.
+    Without a command: the plan whose figures stand in the README (one consumer against Kafka's own
+    share group in every shape of a topic), or that of --plan, or all that have targets. `run`
+    measures any combination of settings.
     """
     # An option that was not given has the benchmark's own default.
     said = {name: value for name, value in given.items() if value not in (None, ())}
@@ -103,13 +121,21 @@ _dimension_options: Final = options(
 @click.option("--max-rate", type=float, help="Greatest one (50000).")
 @click.option("--steps", type=int, help="Most rates that max-rate tries (8).")
 @click.option("--seed", type=int, help="Of work times and keys (1).")
-@click.option("--batch-bytes", type=int, help="Bytes per record batch of a backlog (16384).")
 @click.option("--per-process", type=int, help="Consumers in one process.")
 @click.option("--kafka", metavar="HOST:PORT", help="A cluster; without it a broker is started.")
 @_OUT
+@_UPDATE
+@_STRICT
 @click.pass_context
 def bench_run(
-    ctx: click.Context, /, plan: str | None, output: Path | None, **given: object
+    ctx: click.Context,
+    /,
+    plan: str | None,
+    output: Path | None,
+    update: Path | None,
+    *,
+    strict: bool,
+    **given: object,
 ) -> None:
     """Measure every combination of the given values.
 
@@ -118,7 +144,7 @@ def bench_run(
     """
     run = importlib.import_module("sharecoord.bench.run.course").run
     said = {name: value for name, value in given.items() if value is not None}
-    ctx.exit(int(run(said, plan=plan, output=output)))
+    ctx.exit(int(run(said, plan=plan, output=output, update=update, strict=strict)))
 
 
 @bench.command("compare")

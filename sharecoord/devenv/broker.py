@@ -126,6 +126,11 @@ class KafkaBroker(Server):
             raise DevenvError("the broker has no directory yet: call start() first")
         return self._data_dir
 
+    @property
+    def log_dir(self) -> Path:
+        """Directory in which each partition has a directory with its segments."""
+        return self.data_dir / "data"
+
     def start(self) -> None:
         """Starts the broker and waits until it answers."""
         if self.running:
@@ -225,7 +230,7 @@ class KafkaBroker(Server):
             else broker_config.kraft_settings
         )
         port, second_port, *more_ports = self._ports
-        own = build(port, second_port, self.data_dir / "data")
+        own = build(port, second_port, self.log_dir)
         return broker_config.with_listeners(own, self._listeners, more_ports)
 
     def _guarded(self, name: str, argv: Sequence[str], log_name: str) -> GuardedProcess:

@@ -18,6 +18,7 @@ from sharecoord.bench.capacity.figures import (
 )
 from sharecoord.bench.engine.figures import BROKER, CLIENT, COORDINATOR
 from sharecoord.bench.text import (
+    PageMarks,
     figure_text,
     markdown_table,
     named_values,
@@ -25,7 +26,6 @@ from sharecoord.bench.text import (
     spread_text,
     write_result,
 )
-from sharecoord.errors import InvalidConfigError
 
 # -- the size of a fleet for a rate: arithmetic with margins -----------------------------------
 
@@ -135,8 +135,10 @@ def _memory(result: CapacityResult, row: RecordFigures, processes: int) -> list[
 
 # -- the tables -----------------------------------------------------------------------------------
 
-BEGIN: Final = "<!-- measured: begin (written by `sharecoord bench capacity --update`) -->"
-END: Final = "<!-- measured: end -->"
+MARKS: Final = PageMarks(
+    "<!-- measured: begin (written by `sharecoord bench capacity --update`) -->",
+    "<!-- measured: end -->",
+)
 COMMAND: Final = "sharecoord bench capacity"
 _FORMAT: Final = 1
 
@@ -163,27 +165,6 @@ def write_tables(result: CapacityResult, directory: Path) -> None:
     """Writes the files of a result."""
     summary = {"format": _FORMAT, "mode": "capacity", **named_values(result)}
     write_result(directory, summary, result.machine, markdown(result))
-
-
-def check_page(path: Path) -> str:
-    """The text of a page with the marks for figures; InvalidConfigError when there are none."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise InvalidConfigError(f"update: {path} can not be read: {error}") from error
-    if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
-        raise InvalidConfigError(
-            f"update: {path} has no place for the figures; put these two lines there once:\n"
-            f"{BEGIN}\n{END}"
-        )
-    return text
-
-
-def update_page(path: Path, tables: str) -> None:
-    """Replaces the text between the marks of a page; InvalidConfigError as of `check_page`."""
-    text = check_page(path)
-    before, after = text[: text.index(BEGIN)], text[text.index(END) :]
-    path.write_text(f"{before}{BEGIN}\n\n{tables}\n{after}", encoding="utf-8")
 
 
 def _head(result: CapacityResult) -> str:

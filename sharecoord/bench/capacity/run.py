@@ -20,7 +20,7 @@ from sharecoord.bench.capacity.figures import (
     StoreFigures,
     WorkerFigures,
 )
-from sharecoord.bench.capacity.report import check_page, markdown, update_page, write_tables
+from sharecoord.bench.capacity.report import MARKS, markdown, write_tables
 from sharecoord.bench.capacity.trials import Measurements, measure_disk
 from sharecoord.bench.cluster import begin, open_cluster, say
 from sharecoord.bench.procfs import check_procfs
@@ -70,7 +70,7 @@ def run(
             raise InvalidConfigError(
                 "update: a page is for all figures; drop --only and --quick, or --update"
             )
-        check_page(update)
+        MARKS.check(update)
     directory = output_directory(output)
     extent = QUICK if quick else FULL
     with ExitStack() as stack:
@@ -86,7 +86,7 @@ def run(
     write_tables(result, directory)
     tables = markdown(result)
     if update is not None:
-        update_page(update, tables)
+        MARKS.update(update, tables)
     print(tables)
     print(f"written to {directory}", file=sys.stderr)
     return 0

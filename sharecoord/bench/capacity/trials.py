@@ -32,10 +32,10 @@ from sharecoord.bench.engine.figures import PROCESSES, cpu_figure
 from sharecoord.bench.engine.fleet import Fleet
 from sharecoord.bench.engine.job import LoadJob
 from sharecoord.bench.engine.send import Sender, fill_backlog
-from sharecoord.bench.engine.settings import DEFAULT_BATCH_BYTES, Settings
+from sharecoord.bench.engine.settings import SETTLE_S, Settings
 from sharecoord.bench.engine.stats import percentile
 from sharecoord.bench.engine.tally import checked
-from sharecoord.bench.engine.trial import SETTLE_S, Trials
+from sharecoord.bench.engine.trial import Trials
 from sharecoord.bench.errors import BenchError
 from sharecoord.bench.procfs import cpu_s
 from sharecoord.bench.text import Spread, spread_of
@@ -72,10 +72,13 @@ class Measurements:
         """Speed and cost of records of one length: one member takes one partition."""
         extent = self._extent
         settings = Settings(
-            records=extent.records[value_bytes], warm_up_s=DRIVE_S, duration_s=DRIVE_S
+            records=extent.records[value_bytes],
+            warm_up_s=DRIVE_S,
+            duration_s=DRIVE_S,
+            settle_s=SETTLE_S,
         )
         cell = Cell(Consumer.SHARECOORD, payload_bytes=value_bytes)
-        return record_figures(value_bytes, self._trials(settings, cell, extent.repeats, SETTLE_S))
+        return record_figures(value_bytes, self._trials(settings, cell, extent.repeats))
 
     def workers(self, members: int, work_ms: float) -> WorkerFigures:
         """Cost of records of 1 kB on one partition, with members that take their time."""
@@ -84,9 +87,7 @@ class Measurements:
         (figures,) = self._trials(settings, cell, 1)
         return worker_figures(members, work_ms, figures)
 
-    def _trials(
-        self, settings: Settings, cell: Cell, repeats: int, settle_s: float = 0.0
-    ) -> list[Mapping[str, float]]:
+    def _trials(self, settings: Settings, cell: Cell, repeats: int) -> list[Mapping[str, float]]:
         with ExitStack() as stack:
             trials = Trials(
                 settings,
@@ -94,7 +95,6 @@ class Measurements:
                 self._scratch,
                 stores=Stores(stack, self._scratch),
                 tick=self.tick,
-                settle_s=settle_s,
             )
             trials.fill(stack, [cell], lambda _: None)
             return [trials.run(0, cell, number + 1).trial.figures for number in range(repeats)]
@@ -244,9 +244,8 @@ class Measurements:
         fill_backlog(
             self._cluster.bootstrap_servers,
             topic,
-            TopicKey(partitions, _SMALL_BYTES, None),
+            TopicKey(partitions, _SMALL_BYTES),
             records,
-            batch_bytes=DEFAULT_BATCH_BYTES,
             seed=1,
         )
 

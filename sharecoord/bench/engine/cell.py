@@ -26,6 +26,10 @@ MAX_BATCH: Final = 10_000
 MIN_PAYLOAD_BYTES: Final = 16
 """The intended send time and the number of the record take so much."""
 MAX_PAYLOAD_BYTES: Final = 900_000
+DEFAULT_BATCH_BYTES: Final = 16_384
+"""The default of a Java producer; that of librdkafka is 1,000,000."""
+MAX_BATCH_BYTES: Final = 1_000_000
+"""A broker takes a little more than a megabyte."""
 MAX_PARTITIONS: Final = 1_000
 MAX_WORK_MS: Final = 60_000.0
 MAX_RATE: Final = 200_000.0
@@ -78,6 +82,16 @@ class Order(StrEnum):
     PARTITION = "partition"
 
 
+class Compression(StrEnum):
+    """The codec of a producer (`compression.type`)."""
+
+    NONE = "none"
+    GZIP = "gzip"
+    SNAPPY = "snappy"
+    LZ4 = "lz4"
+    ZSTD = "zstd"
+
+
 class Ack(StrEnum):
     """Acknowledgement mode of a share consumer."""
 
@@ -128,6 +142,8 @@ class Cell:
     Attributes:
         consumer: The client that consumes; `none` hands records out of memory, which shows the
             most that is possible.
+        batch_bytes: Most bytes of a producer's record batch, before it is compressed.
+        compression: The producer's codec.
         work_ms: Mean time that a handler takes for a record; 0 for none.
         work_distribution: `constant`, `uniform` (0 to twice the mean) or `lognormal:SIGMA`.
         max_poll_records: `max.poll.records` of each consumer; None leaves it alone.
@@ -143,6 +159,8 @@ class Cell:
     consumers: int = 1
     partitions: int = 1
     payload_bytes: int = 1000
+    batch_bytes: int = DEFAULT_BATCH_BYTES
+    compression: Compression = Compression.NONE
     work_ms: float = 0.0
     work_distribution: str = "constant"
     max_poll_records: int | None = None
@@ -213,6 +231,7 @@ def cell_from_json(values: Mapping[str, Any]) -> Cell:
 
 
 _ENUMS: Final = {
+    "compression": Compression.NONE,
     "ack": Ack.IMPLICIT,
     "client": Client.THREADS,
     "events": Events.NONE,
@@ -227,8 +246,10 @@ class TopicKey:
 
     partitions: int
     payload_bytes: int
-    key_skew: float | None
+    key_skew: float | None = None
     keys: int = KEYS_DEFAULT
+    batch_bytes: int = DEFAULT_BATCH_BYTES
+    compression: Compression = Compression.NONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,6 +353,13 @@ DIMENSIONS: Final[tuple[Dimension, ...]] = (
         "1000",
     ),
     Dimension(
+        "batch_bytes",
+        _within(int, 1, MAX_BATCH_BYTES),
+        f"bytes from 1 to {MAX_BATCH_BYTES}",
+        str(DEFAULT_BATCH_BYTES),
+    ),
+    Dimension("compression", Compression, f"some of {', '.join(Compression)}", "none"),
+    Dimension(
         "work_ms", _within(float, 0, MAX_WORK_MS), f"ms from 0 to {MAX_WORK_MS:g}", "0", _plain
     ),
     Dimension(
@@ -423,6 +451,7 @@ def canonical(cell: Cell, mode: Mode) -> Cell:
         cell = replace(cell, events=Events.NONE, store=StoreKind.SQLITE)
     if cell.consumer is Consumer.NONE:
         cell = replace(cell, partitions=1, payload_bytes=1000, max_poll_records=None, key_skew=None)
+        cell = replace(cell, batch_bytes=DEFAULT_BATCH_BYTES, compression=Compression.NONE)
         cell = replace(cell, ordering=Order.UNORDERED)
     if cell.key_skew is None:
         cell = replace(cell, keys=KEYS_DEFAULT)
@@ -494,10 +523,14 @@ def varied(cells: Iterable[Cell]) -> list[Dimension]:
 
 def label(cell: Cell, dimensions: Iterable[Dimension]) -> str:
     """The values of some dimensions; the consumer stands first and without its name."""
-    parts = [str(cell.consumer)]
-    parts += [
+    rest = values_text(cell, dimensions)
+    return f"{cell.consumer}, {rest}" if rest else str(cell.consumer)
+
+
+def values_text(cell: Cell, dimensions: Iterable[Dimension]) -> str:
+    """The values of some dimensions without the consumer; empty when there are no others."""
+    return ", ".join(
         f"{each.flag} {each.text(getattr(cell, each.name))}"
         for each in dimensions
         if each.name != "consumer"
-    ]
-    return ", ".join(parts)
+    )

@@ -59,9 +59,14 @@ METRICS: Final[Mapping[str, Metric]] = {
     "cpu_total_s_per_million": Metric("CPU s per million: all", ".2f", -1),
     "commits_per_1000": Metric("store transactions per 1,000", ".2f", -1),
     "store_bytes_per_record": Metric("bytes written per record", ",.1f", -1),
+    "idle_rss_mb": Metric("coordinator before its first client, MB", ".0f", -1),
+    "rss_after_mb": Metric("coordinator after the last record, MB", ".0f", -1),
     "coordinator_rss_mb": Metric("coordinator at the end, MB", ".0f", -1),
     "coordinator_peak_mb": Metric("coordinator at most, MB", ".0f", -1),
     "member_kb": Metric("coordinator per member, kB", ".1f", -1),
+    "batch_records": Metric("records per stored batch", ",.0f", 0),
+    "batch_stored_bytes": Metric("bytes per stored batch", ",.0f", 0),
+    "value_bytes_per_stored": Metric("value bytes per stored byte", ".2f", 0),
     "missing_records": Metric("never arrived", ",.0f", -1),
     "repeated_records": Metric("handed out again", ",.0f", -1),
     "producer_late_ms": Metric("producer late, ms", ".2f", -1),
@@ -172,12 +177,7 @@ class Ratio:
 def peer_ratios(cells: Sequence[Cell], trials: Iterable[Trial], mode: Mode) -> list[Ratio]:
     """Ratios to the cells that differ in the consumer, the store or the events only."""
     numbers = {cell: number for number, cell in enumerate(cells)}
-    counted = [trial for trial in trials if trial.repeat > 0]
-
-    def by_repeat(number: int, metric: str) -> dict[int, float]:
-        own = [trial for trial in counted if trial.cell == number and metric in trial.figures]
-        return {trial.repeat: trial.figures[metric] for trial in own}
-
+    listed = list(trials)
     found = []
     for number, cell in enumerate(cells):
         if cell.consumer is not Consumer.SHARECOORD:
@@ -188,10 +188,24 @@ def peer_ratios(cells: Sequence[Cell], trials: Iterable[Trial], mode: Mode) -> l
                 continue
             # Without a queue there is neither a first record nor a broker to pay for.
             for metric in _RATIOS[:1] if changed.consumer is Consumer.NONE else _RATIOS:
-                values = ratios(by_repeat(number, metric), by_repeat(other, metric))
+                values = cell_ratios(listed, number, other, metric)
                 if values:
                     found.append(Ratio(number, peer, metric, Spread.of(values)))
     return found
+
+
+def cell_figures(trials: Iterable[Trial], cell: int, metric: str) -> dict[int, float]:
+    """A figure of a cell by repeat, without the rehearsal and repeats that do not have it."""
+    return {
+        trial.repeat: trial.figures[metric]
+        for trial in trials
+        if trial.cell == cell and trial.repeat > 0 and metric in trial.figures
+    }
+
+
+def cell_ratios(trials: Sequence[Trial], cell: int, peer: int, metric: str) -> list[float]:
+    """A cell's figure over that of another cell, once for each repeat that both have."""
+    return ratios(cell_figures(trials, cell, metric), cell_figures(trials, peer, metric))
 
 
 def _peers(cell: Cell) -> Iterator[tuple[str, Cell]]:

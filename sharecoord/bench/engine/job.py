@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from sharecoord.bench.engine.board import Board
-from sharecoord.bench.engine.cell import Cell, TopicKey, cell_from_json
+from sharecoord.bench.engine.cell import Cell, Compression, TopicKey, cell_from_json
 
 HEAD: Final = struct.Struct("<qq")
 """Begin of every payload: intended send time in ns of the monotonic clock, number."""
@@ -104,4 +104,5 @@ class SendJob:
     def read(cls, path: Path) -> SendJob:
         """Reads the file that `write` wrote."""
         values = json.loads(path.read_text(encoding="utf-8"))
-        return cls(**{**values, "key": TopicKey(**values["key"])})
+        key = {**values["key"], "compression": Compression(values["key"]["compression"])}
+        return cls(**{**values, "key": TopicKey(**key)})

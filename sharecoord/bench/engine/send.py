@@ -11,20 +11,27 @@ import itertools
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from sharecoord.bench.engine.cell import TopicKey
 from sharecoord.bench.engine.job import HEAD, SendJob
+from sharecoord.bench.engine.values import json_texts
 from sharecoord.bench.engine.work import zipf_keys
 from sharecoord.bench.errors import BenchError
 from sharecoord.devenv.topics import kafka_error
 
 FLUSH_TIMEOUT_S: Final = 120.0
 _SERVE_EVERY: Final = 10_000
+_LINGER_MS: Final = 60_000
+"""Longest time in which a batch of a backlog fills up; less than the time limit of a record."""
+_UNBOUNDED_RECORDS: Final = 1_000_000
+"""The greatest `batch.num.messages`: no record is so small that a batch would have so many."""
+_QUEUE_BYTES: Final = 32_000_000
+"""The queue holds so much besides unfinished batches, so that those on their way delay nobody."""
 _SHORTEST_SLEEP_S: Final = 0.0003
 """Records that fall due within this time go out together: a sleep for each record would take most
 of a core away from what is measured. That they are late counts. A sleep of the kernel is some 60 us
@@ -51,42 +58,59 @@ def fill_backlog(
     key: TopicKey,
     records: int,
     *,
-    batch_bytes: int,
     seed: int,
 ) -> None:
     """Produces numbered records into an empty topic and waits until all are confirmed.
 
     A share group of Kafka keeps its state per record batch where it can: of 1 kB records it hands
-    out more than twice as many per second in batches of 1 MB as in batches of 16 kB.
+    out more than twice as many per second in batches of 1 MB as in batches of 16 kB. So each batch
+    but the last of a partition is full, however slowly the records come.
 
     Args:
         bootstrap_servers: `host:port`, several with commas between them.
         topic: Name of the topic.
-        key: Its partitions, payload and keys.
+        key: Its partitions, payload, keys, batches and compression.
         records: Number of records.
-        batch_bytes: Most bytes of one record batch.
-        seed: Of the keys.
+        seed: Of the keys and values.
 
     Raises:
         SharecoordError: Kafka refused records, or did not confirm all in time.
     """
-    sender = Sender(bootstrap_servers, {"linger.ms": 100, "batch.size": batch_bytes})
-    padding = b"." * (key.payload_bytes - HEAD.size)
-    for number, (name, partition) in zip(range(records), routes(key, seed), strict=False):
+    sender = Sender(bootstrap_servers, batch_settings(key))
+    texts = itertools.cycle(json_texts(key.payload_bytes - HEAD.size, seed))
+    for number, (name, partition), text in zip(
+        range(records), routes(key, seed), texts, strict=False
+    ):
         # Nobody reads the head of a value that is shorter than the head.
-        value = (HEAD.pack(0, number) + padding)[: key.payload_bytes]
+        value = (HEAD.pack(0, number) + text)[: key.payload_bytes]
         sender.send(topic, value, name, partition)
         if number % _SERVE_EVERY == 0:
             sender.serve()
     sender.finish()
 
 
+def batch_settings(key: TopicKey) -> dict[str, int | str]:
+    """Settings of a producer whose record batches are all full, whatever the number of partitions.
+
+    No batch is sent because time is over or because of its number of records; and the queue has
+    room for the unfinished batch of each partition, or none would ever be full.
+    """
+    return {
+        "linger.ms": _LINGER_MS,
+        "batch.size": key.batch_bytes,
+        "batch.num.messages": _UNBOUNDED_RECORDS,
+        "queue.buffering.max.messages": 0,
+        "queue.buffering.max.kbytes": (_QUEUE_BYTES + key.partitions * key.batch_bytes) // 1024,
+        "compression.type": str(key.compression),
+    }
+
+
 class Sender:
     """A producer that reports the first failure at the end."""
 
-    def __init__(self, bootstrap_servers: str, settings: dict[str, int]) -> None:
+    def __init__(self, bootstrap_servers: str, settings: Mapping[str, int | str]) -> None:
         self._failures: list[tuple[str | None, KafkaError]] = []
-        config: dict[str, object] = {
+        config: dict[str, Any] = {
             "bootstrap.servers": bootstrap_servers,
             "log_level": 0,
             "enable.idempotence": True,
@@ -122,8 +146,16 @@ class Sender:
 
 def send_steadily(job: SendJob) -> int:
     """Produces each record as soon as it is due; the longest delay of the producer in ns."""
-    sender = Sender(job.bootstrap_servers, {"linger.ms": 0})
-    padding = b"." * (job.key.payload_bytes - HEAD.size)
+    # Of what waits for the broker's answer a producer makes batches, of at most this size.
+    sender = Sender(
+        job.bootstrap_servers,
+        {
+            "linger.ms": 0,
+            "batch.size": job.key.batch_bytes,
+            "compression.type": str(job.key.compression),
+        },
+    )
+    texts = itertools.cycle(json_texts(job.key.payload_bytes - HEAD.size, job.seed))
     route = routes(job.key, job.seed)
     number = worst_ns = 0
     while number < job.records:
@@ -135,7 +167,7 @@ def send_steadily(job: SendJob) -> int:
             continue
         worst_ns = max(worst_ns, now - intended)
         name, partition = next(route)
-        sender.send(job.topic, HEAD.pack(intended, number) + padding, name, partition)
+        sender.send(job.topic, HEAD.pack(intended, number) + next(texts), name, partition)
         number += 1
     sender.finish()
     return worst_ns

@@ -25,19 +25,19 @@ from sharecoord.bench.engine.cell import (
     TopicKey,
     product,
 )
+from sharecoord.bench.engine.targets import Target, read_targets
 from sharecoord.errors import InvalidConfigError
 
 PLANS: Final = Path(__file__).resolve().parents[1] / "plans"
 
 MAX_RECORDS: Final = 5_000_000
 """Most records of a topic."""
-DEFAULT_BATCH_BYTES: Final = 16_384
-"""The default of a Java producer; that of librdkafka is 1,000,000."""
-MAX_BATCH_BYTES: Final = 1_000_000
-"""A broker takes a little more than a megabyte."""
 MAX_TOPIC_BYTES: Final = 2_000_000_000
 MAX_ALL_TOPICS_BYTES: Final = 10_000_000_000
 MAX_DURATION_S: Final = 600.0
+MAX_SETTLE_S: Final = 60.0
+SETTLE_S: Final = 1.5
+"""A coordinator counts once a second what it has done, and gives memory back meanwhile."""
 MAX_REPEATS: Final = 20
 MAX_STEPS: Final = 16
 MAX_DRAIN_S: Final = 900.0
@@ -76,8 +76,11 @@ class Settings:
         max_rate: The greatest rate that max-rate tries.
         steps: Most probes of a search for the greatest rate.
         seed: Of work times and keys.
-        batch_bytes: Most bytes of a record batch in a backlog.
         per_process: Consumers in one process; None decides by their work.
+        settle_s: How long a coordinator is left alone before its first client and after the last
+            record of a backlog. Only then a trial tells the memory of an idle coordinator, and what
+            the whole trial cost the store. 0: it is not left alone.
+        targets: Promises that are judged.
         kafka: Address of a cluster; None starts a broker on loopback.
     """
 
@@ -94,8 +97,9 @@ class Settings:
     max_rate: float = 50_000.0
     steps: int = 8
     seed: int = 1
-    batch_bytes: int = DEFAULT_BATCH_BYTES
     per_process: int | None = None
+    settle_s: float = 0.0
+    targets: Sequence[Target] = ()
     kafka: str | None = None
 
     def product(self) -> Product:
@@ -115,7 +119,7 @@ class Settings:
         """All settings and all dimensions, defaults included."""
         values: dict[str, Any] = {"mode": str(self.mode)}
         for each in dataclasses.fields(self):
-            if each.name not in ("mode", "dimensions", "variants"):
+            if each.name not in ("mode", "dimensions", "variants", "targets"):
                 values[each.name] = getattr(self, each.name)
         vary = {name for variant in self.variants for name in variant}
         values["dimensions"] = {
@@ -128,6 +132,8 @@ class Settings:
                 {BY_NAME[name].flag: _texts(BY_NAME[name], given) for name, given in each.items()}
                 for each in self.variants
             ]
+        if self.targets:
+            values["targets"] = [each.to_json() for each in self.targets]
         return yaml.safe_dump(values, sort_keys=False)
 
 
@@ -145,8 +151,8 @@ _LIMITS: Final[Mapping[str, tuple[type, float, float]]] = {
     "max_rate": (float, 1, MAX_RATE),
     "steps": (int, 1, MAX_STEPS),
     "seed": (int, 0, 2**31),
-    "batch_bytes": (int, 1, MAX_BATCH_BYTES),
     "per_process": (int, 1, 10_000),
+    "settle_s": (float, 0, MAX_SETTLE_S),
 }
 
 
@@ -156,21 +162,25 @@ def read_settings(given: Mapping[str, Any]) -> Settings:
     Args:
         given: Fields of `Settings` by name, and dimensions either there or under `dimensions`,
             with dashes or underscores; None means not given. `variants` is a list of mappings of
-            dimensions; what is given outside of them wins.
+            dimensions; what is given outside of them wins. `targets` is a list as of `Target`.
 
     Raises:
         InvalidConfigError: An unknown name, or a value out of bounds.
     """
     flat = flatten(given)
-    variants = flat.pop("variants", [])
+    variants, targets = flat.pop("variants", []), flat.pop("targets", [])
     dimensions = {
         name: BY_NAME[name].read(flat.pop(name)) for name in list(flat) if name in BY_NAME
     }
-    known = {each.name for each in dataclasses.fields(Settings)} - {"dimensions", "variants"}
+    known = {each.name for each in dataclasses.fields(Settings)}
+    known -= {"dimensions", "variants", "targets"}
     _check_names(flat, known | set(BY_NAME), "{}: is not a setting of the benchmark")
     values: dict[str, Any] = {name: _checked(name, value) for name, value in flat.items()}
     settings = Settings(
-        dimensions=dimensions, variants=_read_variants(variants, dimensions), **values
+        dimensions=dimensions,
+        variants=_read_variants(variants, dimensions),
+        targets=read_targets(targets),
+        **values,
     )
     if settings.min_rate > settings.max_rate:
         raise InvalidConfigError(
@@ -306,7 +316,14 @@ def _check_drain(settings: Settings, cell: Cell) -> None:
 
 def topic_key(cell: Cell) -> TopicKey:
     """The layout of the topic that a cell consumes."""
-    return TopicKey(cell.partitions, cell.payload_bytes, cell.key_skew, cell.keys)
+    return TopicKey(
+        cell.partitions,
+        cell.payload_bytes,
+        cell.key_skew,
+        cell.keys,
+        cell.batch_bytes,
+        cell.compression,
+    )
 
 
 def backlog_records(settings: Settings, cell: Cell) -> int:

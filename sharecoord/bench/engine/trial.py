@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from sharecoord.bench.cluster import Cluster
 from sharecoord.bench.coordinator import Counters, JoinWatch, MeasuredCoordinator
@@ -42,6 +42,7 @@ from sharecoord.bench.engine.settings import (
     consumers_per_process,
     topic_key,
 )
+from sharecoord.bench.engine.stored import StoredBatches, stored_batches
 from sharecoord.bench.errors import BenchError
 from sharecoord.bench.procfs import cpu_s
 from sharecoord.devenv.stores import Stores
@@ -88,7 +89,7 @@ class Stage:
         tick: Callable[[], None] = lambda: None,
         settle_s: float = 0.0,
     ) -> None:
-        """Starts nothing; `tick` and `settle_s` as of `Trials`."""
+        """Starts nothing; `tick` as of `Trials`, `settle_s` as of `Settings`."""
         self.server = server
         self.fleet = fleet
         self.joins = joins
@@ -184,8 +185,6 @@ class Stage:
             time.sleep(LOOK_S)
 
 
-SETTLE_S: Final = 1.5
-"""A coordinator counts once a second what it has done, and gives memory back meanwhile."""
 LATE_S: Final = 10.0
 """Longest wait for records of the window once it is over."""
 _CREATE_S: Final = 120.0
@@ -208,6 +207,17 @@ class Outcome:
     window: Interval
 
 
+class Backlog(NamedTuple):
+    """A topic that was filled; `stored` are its batches, where the broker's files can be read."""
+
+    topic: str
+    records: int
+    stored: StoredBatches | None = None
+
+
+_NO_BACKLOG: Final = Backlog("", 0)
+
+
 class Trials:
     """Makes trials on one cluster."""
 
@@ -219,7 +229,6 @@ class Trials:
         *,
         stores: Stores,
         tick: Callable[[], None] = lambda: None,
-        settle_s: float = 0.0,
     ) -> None:
         """Nothing is started.
 
@@ -229,20 +238,17 @@ class Trials:
             scratch: An existing directory on a disk.
             stores: Makes the stores of coordinators.
             tick: Called often while a trial runs, for the progress bar.
-            settle_s: How long a coordinator is left alone before its first client and after the
-                last record. Only then a trial tells the memory of an idle coordinator, and what
-                the whole trial cost the store. 0: it is not left alone.
         """
         self._settings = settings
         self._cluster = cluster
         self._scratch = scratch
         self._stores = stores
         self._tick = tick
-        self._settle_s = settle_s
+        self._settle_s = settings.settle_s
         self._topics = Topics(cluster.bootstrap_servers, timeout_s=_CREATE_S)
         if any(each.consumer is Consumer.PARALLEL_CONSUMER for each in settings.product().cells):
             parallel_consumer.prepare()
-        self._backlogs: dict[TopicKey, tuple[str, int]] = {}
+        self._backlogs: dict[TopicKey, Backlog] = {}
 
     def fill(self, stack: ExitStack, cells: Sequence[Cell], say: Callable[[str], None]) -> None:
         """Makes and fills the topics of cells; the stack deletes them."""
@@ -253,8 +259,11 @@ class Trials:
         self, stack: ExitStack, key: TopicKey, records: int, say: Callable[[str], None]
     ) -> str:
         """Name of a topic with so many records, made and filled at its first use; as of `fill`."""
-        if self._backlogs.get(key, ("", 0))[1] < records:
-            say(f"producing {records:,} records of {key.payload_bytes} B")
+        if self._backlogs.get(key, _NO_BACKLOG).records < records:
+            say(
+                f"producing {records:,} records of {key.payload_bytes} B in batches of "
+                f"{key.batch_bytes:,} B, compression {key.compression}"
+            )
             name = f"bench-{uuid.uuid4().hex[:12]}"
             self._topics.create(name, partitions=key.partitions)
             stack.callback(self._topics.delete, name)
@@ -263,11 +272,18 @@ class Trials:
                 name,
                 key,
                 records,
-                batch_bytes=self._settings.batch_bytes,
                 seed=self._settings.seed,
             )
-            self._backlogs[key] = (name, records)
-        return self._backlogs[key][0]
+            self._backlogs[key] = Backlog(name, records, self._stored(key, name))
+        return self._backlogs[key].topic
+
+    def _stored(self, key: TopicKey, topic: str) -> StoredBatches | None:
+        """The batches that the broker stores; None where its files are out of reach."""
+        if self._cluster.log_dir is None:
+            return None
+        found = stored_batches(self._cluster.log_dir, topic, key.partitions)
+        found.check(key, topic)
+        return found
 
     def run(self, number: int, cell: Cell, repeat: int, *, records: int | None = None) -> Outcome:
         """Measures the cell of a number once; repeat 0 is the rehearsal. May raise SharecoordError.
@@ -293,7 +309,8 @@ class Trials:
         self, cell: Cell, records: int | None
     ) -> tuple[dict[str, float], Samples, Interval]:
         drain = self._settings.mode is Mode.DRAIN
-        topic, filled = self._backlogs.get(topic_key(cell), ("", 0))
+        key = topic_key(cell)
+        topic, filled, stored = self._backlogs.get(key, _NO_BACKLOG)
         per_record = drain or bool(cell.work_ms)
         with self._stage(
             cell, topic, per_record=per_record, latency=False, board_records=filled
@@ -319,6 +336,7 @@ class Trials:
             **speed_figures(cell, samples, window),
             **own,
             "first_record_s": (min(samples.began_ns) - began_ns) / 1e9,
+            **({} if stored is None else stored.figures(key)),
         }
         if drain:
             figures["drain_s"] = window.seconds

@@ -10,13 +10,11 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from sharecoord.bench.cluster import begin, open_cluster
-from sharecoord.bench.engine.cell import Cell, Consumer, Product, label, varied
+from sharecoord.bench.engine.cell import Cell, Consumer, Mode, Product, label, varied
 from sharecoord.bench.engine.figures import (
     Interval,
     Trial,
     interval_latencies_ns,
-    peer_ratios,
-    summarize,
 )
 from sharecoord.bench.engine.settings import (
     Settings,
@@ -35,6 +33,7 @@ from sharecoord.bench.run.compare import comparison
 from sharecoord.bench.run.events import EventFolder
 from sharecoord.bench.run.folder import (
     PAGE_NAME,
+    REPORT_NAME,
     SAMPLES_NAME,
     RunResult,
     SampleFile,
@@ -43,28 +42,17 @@ from sharecoord.bench.run.folder import (
     write_summary,
 )
 from sharecoord.bench.run.page import headline, page
+from sharecoord.bench.run.report import lines, markdown
+from sharecoord.bench.run.shapes import MARKS, readme_text
 from sharecoord.bench.text import output_directory
-from sharecoord.devenv.stores import Stores
+from sharecoord.devenv.stores import Stores, has_programs
+from sharecoord.errors import InvalidConfigError
 
 _MOST_LATENCIES: Final = 20_000
 """Kept per cell for the plot; all are in the Parquet file."""
+_COMPARED: Final = {Consumer.KAFKA_SHARE, Consumer.SHARECOORD}
 _KAFKA_MEMBERS: Final = 200
 """Kafka's default limit of members of a share group."""
-_SHOWN: Final = (
-    "max_rate_per_s",
-    "records_per_s",
-    "drain_s",
-    "p50_ms",
-    "p95_ms",
-    "p99_ms",
-    "max_ms",
-    "busy_percent",
-    "jain_ratio",
-    "fewest_records",
-    "most_records",
-    "starved_consumers",
-    "cpu_total_s_per_million",
-)
 
 
 class Step(NamedTuple):
@@ -85,13 +73,22 @@ def steps(settings: Settings, cells: Sequence[Cell]) -> list[Step]:
     return found
 
 
-def run(given: Mapping[str, Any], *, plan: str | None = None, output: Path | None = None) -> int:
+def run(
+    given: Mapping[str, Any],
+    *,
+    plan: str | None = None,
+    output: Path | None = None,
+    update: Path | None = None,
+    strict: bool = False,
+) -> int:
     """Measures every cell and writes the result folder; returns the exit code.
 
     Args:
         given: Settings and dimensions as of `read_settings`; they win over the plan's.
         plan: A plan that ships or a YAML file.
         output: Directory of the result; None: `bench-results/<time>`. Must be empty or new.
+        update: A page with the marks of `shapes.MARKS`, between which the table of shapes is put.
+        strict: Whether a missed target makes the exit code 1.
 
     Raises:
         SharecoordError: It could not be measured; what was measured before is written all the
@@ -99,13 +96,42 @@ def run(given: Mapping[str, Any], *, plan: str | None = None, output: Path | Non
     """
     check_procfs()
     settings = read_settings({**(flatten(read_plan(plan)) if plan else {}), **flatten(given)})
-    load_pyarrow()
+    check_update(settings, update)
     directory = output_directory(output)
-    product = settings.product()
+    result = measure(settings, directory)
+    print(lines(result))
+    if update is not None:
+        MARKS.update(update, readme_text(result))
+    print(f"written to {directory / PAGE_NAME}", file=sys.stderr)
+    missed = not all(each.verdict.passed for each in result.verdicts)
+    return 1 if strict and missed else 0
+
+
+def check_update(settings: Settings, update: Path | None) -> None:
+    """InvalidConfigError when a page can not take the table of shapes, or there will be none."""
+    if update is None:
+        return
+    consumers = {cell.consumer for cell in settings.product().cells}
+    if settings.mode is not Mode.THROUGHPUT or not consumers >= _COMPARED:
+        raise InvalidConfigError(
+            "update: a page is for the table of shapes, which needs mode throughput and the "
+            f"consumers {', '.join(sorted(_COMPARED))}; drop --update, or use --plan shapes"
+        )
+    MARKS.check(update)
+
+
+def measure(settings: Settings, directory: Path, *, machine: Machine | None = None) -> RunResult:
+    """Measures every cell and fills an empty folder; may raise SharecoordError as of `run`.
+
+    `machine` was looked at before earlier work of this process; None: it is looked at now.
+    """
+    load_pyarrow()
+    product = _on_this_machine(settings.product())
     course = _Course(settings, product, directory)
     todo = steps(settings, product.cells)
     with ExitStack() as stack:
-        scratch, course.machine = begin(stack, settings.kafka)
+        scratch, now = begin(stack, settings.kafka)
+        course.machine = machine or now
         progress = stack.enter_context(open_progress(len(todo), expected_run_s(settings)))
         for reason in product.left_out:
             progress.say(f"left out: {reason}")
@@ -117,10 +143,17 @@ def run(given: Mapping[str, Any], *, plan: str | None = None, output: Path | Non
                 course.write(complete=False)
                 progress.say(f"not finished; what was measured is in {directory}")
             raise
-    course.write(complete=True)
-    print(course.table())
-    print(f"written to {directory / PAGE_NAME}", file=sys.stderr)
-    return 0
+    return course.write(complete=True)
+
+
+def _on_this_machine(product: Product) -> Product:
+    """Leaves out the stores whose programs are not installed; InvalidConfigError if all are."""
+    missing = {cell.store for cell in product.cells if not has_programs(cell.store)}
+    left_out = [f"the programs of {store} are not installed" for store in sorted(missing)]
+    cells = tuple(cell for cell in product.cells if cell.store not in missing)
+    if not cells:
+        raise InvalidConfigError(f"store: {'; '.join(left_out)}; install them, or name another")
+    return Product(cells, (*product.left_out, *left_out))
 
 
 def compare(first: Path, second: Path) -> int:
@@ -182,7 +215,7 @@ class _Course:
             values = random.Random(trial.repeat).sample(values, _MOST_LATENCIES)
         self._latencies_ms.setdefault(trial.cell, []).extend(values)
 
-    def write(self, *, complete: bool) -> None:
+    def write(self, *, complete: bool) -> RunResult:
         """Writes all files but the samples, which are written as they come."""
         result = RunResult(
             settings=self._settings,
@@ -197,20 +230,8 @@ class _Course:
         )
         write_summary(result, self._directory)
         (self._directory / PAGE_NAME).write_text(page(result), encoding="utf-8")
-
-    def table(self) -> str:
-        """A few figures of all cells, for the terminal."""
-        cells = self._product.cells
-        summaries = summarize(cells, self.trials)
-        names = varied(cells)
-        lines = []
-        for summary in summaries:
-            parts = [f"{name} {summary.text(name)}" for name in _SHOWN if name in summary.figures]
-            lines.append(f"{label(summary.cell, names)}: " + ", ".join(parts))
-        for ratio in peer_ratios(cells, self.trials, self._settings.mode):
-            figure = f"{ratio.metric} {ratio.text}"
-            lines.append(f"{label(cells[ratio.cell], names)} against {ratio.peer}: {figure}")
-        return "\n".join(lines)
+        (self._directory / REPORT_NAME).write_text(markdown(result), encoding="utf-8")
+        return result
 
 
 def _broker_settings(cells: Sequence[Cell]) -> dict[str, str]:

@@ -13,6 +13,7 @@ from sharecoord.bench.engine.cell import Cell, Mode
 from sharecoord.bench.engine.figures import CellSummary, Ratio, Trial, peer_ratios, summarize
 from sharecoord.bench.engine.samples import NO_LATENCY
 from sharecoord.bench.engine.settings import Settings
+from sharecoord.bench.engine.targets import CellVerdict, judge
 from sharecoord.bench.engine.trial import Outcome
 from sharecoord.bench.machine import Machine
 from sharecoord.bench.text import write_json
@@ -23,6 +24,7 @@ MACHINE_NAME: Final = "machine.json"
 SAMPLES_NAME: Final = "samples.parquet"
 SUMMARY_NAME: Final = "summary.json"
 PAGE_NAME: Final = "report.html"
+REPORT_NAME: Final = "report.md"
 _FORMAT: Final = 1
 
 
@@ -57,6 +59,11 @@ class RunResult:
     def ratios(self) -> list[Ratio]:
         """This project's cells against their peers."""
         return peer_ratios(self.cells, self.trials, self.settings.mode)
+
+    @property
+    def verdicts(self) -> list[CellVerdict]:
+        """The targets that could be judged."""
+        return judge(self.settings.targets, self.cells, self.trials, self.settings.mode)
 
 
 def load_pyarrow() -> tuple[Any, Any]:
@@ -126,6 +133,7 @@ def write_summary(result: RunResult, directory: Path) -> None:
             "machine": asdict(result.machine),
             "cells": [asdict(summary) for summary in result.summaries],
             "ratios": [asdict(ratio) for ratio in result.ratios],
+            "verdicts": [asdict(verdict) for verdict in result.verdicts],
             "trials": [asdict(trial) for trial in result.trials],
         },
     )

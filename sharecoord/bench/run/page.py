@@ -9,7 +9,9 @@ from typing import Final
 from sharecoord.bench.engine.cell import Cell, Consumer, Dimension, label, varied
 from sharecoord.bench.engine.figures import METRICS, CellSummary, Trial
 from sharecoord.bench.engine.stats import percentile
+from sharecoord.bench.engine.targets import VERDICT_HEAD, verdict_rows
 from sharecoord.bench.run.folder import RunResult
+from sharecoord.bench.run.shapes import SHAPE_HEAD, shape_rows, shapes
 from sharecoord.bench.text import NONE
 from sharecoord.pages.html import document, table
 from sharecoord.pages.svg import Bar, Line, bars, lines
@@ -56,6 +58,8 @@ def page(result: RunResult) -> str:
         _notes(result),
         "<h2>All cells</h2>",
         *_cell_tables(summaries, names),
+        *_shape_table(result),
+        *_target_table(result),
         *_ratio_table(result, names),
         "<h2>Side by side</h2>",
         *_bar_plots(summaries, names),
@@ -77,8 +81,8 @@ def _notes(result: RunResult) -> str:
     text = (
         f"{escape(machine.started_at)}. Kafka {escape(machine.kafka)}, {machine.cores} cores. "
         f"{settings.repeats} repeats, interleaved; median (least-greatest). Every trial has a "
-        f"fresh group and a fresh coordinator; window of {settings.duration_s:g} s after "
-        f"{settings.warm_up_s:g} s of warm-up."
+        f"fresh group and a fresh coordinator; window of at most {settings.duration_s:g} s after "
+        f"at most {settings.warm_up_s:g} s of warm-up."
     )
     parts = [text]
     if not result.complete:
@@ -133,6 +137,27 @@ def _ratio_table(result: RunResult, names: Sequence[Dimension]) -> Iterable[str]
     yield "<h2>Against the peers: ratios within a repeat</h2>"
     head = ["cell", "against", *(_title(name, result.summaries) for name in metrics)]
     yield table(head, rows, {"against": "text"})
+
+
+def _shape_table(result: RunResult) -> Iterable[str]:
+    """A row for each shape: the peers beside each other, their ratio, and what was wanted."""
+    found = shapes(result)
+    if found:
+        yield "<h2>Every shape: plain consumer, Kafka's own share group, sharecoord</h2>"
+        yield table(SHAPE_HEAD, _without_stars(shape_rows(found)))
+
+
+def _target_table(result: RunResult) -> Iterable[str]:
+    verdicts = [each.verdict for each in result.verdicts]
+    if verdicts:
+        head = [title or "verdict" for title in VERDICT_HEAD]
+        yield "<h2>Targets</h2>"
+        yield table(head, _without_stars(verdict_rows(verdicts)))
+
+
+def _without_stars(rows: Sequence[Sequence[str]]) -> list[list[str]]:
+    """Texts of a page, which has no Markdown."""
+    return [[text.replace("**", "") for text in row] for row in rows]
 
 
 def _bar_plots(summaries: Sequence[CellSummary], names: Sequence[Dimension]) -> Iterable[str]:

@@ -1,22 +1,16 @@
-"""The result of a plan as Markdown for people and as JSON for programs."""
+"""The result of a plan as Markdown for people and as JSON for programs; all targets on one page."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from sharecoord.bench.engine.figures import PROCESSES, cpu_figure
-from sharecoord.bench.standard.plans import WARM_UP_REPEAT
-from sharecoord.bench.standard.results import Figures, Result, Run, Summary, Verdict
-from sharecoord.bench.text import (
-    markdown_table,
-    named_values,
-    size_text,
-    spread_of,
-    spread_text,
-    write_json,
-)
+from sharecoord.bench.engine.targets import VERDICT_HEAD, Verdict, verdict_rows, verdict_table
+from sharecoord.bench.machine import Machine
+from sharecoord.bench.standard.results import Figures, Result
+from sharecoord.bench.text import markdown_table, named_values, spread_text, write_json
 
 JSON_NAME: Final = "result.json"
 MARKDOWN_NAME: Final = "report.md"
@@ -42,61 +36,58 @@ def write_report(result: Result, directory: Path) -> None:
 
 
 def markdown(result: Result) -> str:
-    """The whole report."""
-    parts = [f"# {result.plan}", _setup(result)]
-    if result.summaries:
-        parts += ["## Speed and cost", _speed_table(result.summaries, result.compared)]
+    """The whole report, with the machine."""
+    machine = markdown_table(["what", "value"], result.machine.rows())
+    return "\n\n".join([f"# {result.plan}", sections(result), "## Measured on", machine]) + "\n"
+
+
+def sections(result: Result) -> str:
+    """The report without title and machine."""
+    parts = [_setup(result)]
     for kind, by_title in result.figures.items():
-        parts += [f"## {kind}", _figure_table(by_title)]
-    parts += ["## Targets", _target_table(result.verdicts)]
-    if result.runs:
-        parts += ["## Memory of the coordinator", _memory_table(result.runs)]
+        parts += [f"### {kind}", _figure_table(by_title)]
+    parts += ["### Targets", verdict_table(result.verdicts)]
     if result.core is not None:
-        parts += ["## The pure decisions alone", f"```\n{result.core.strip()}\n```"]
-    parts += ["## Measured on", markdown_table(["what", "value"], result.machine.rows())]
-    return "\n\n".join(parts) + "\n"
+        parts += ["### The pure decisions alone", f"```\n{result.core.strip()}\n```"]
+    return "\n\n".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The outcome of one of several plans: its verdicts, and its report without the machine."""
+
+    verdicts: Sequence[Verdict]
+    report: str
+
+
+def overview(parts: Mapping[str, Part], machine: Machine) -> str:
+    """The targets of several plans in one table, then their reports; by name of the plan."""
+    rows = [[plan, *row] for plan, part in parts.items() for row in verdict_rows(part.verdicts)]
+    every = [each for part in parts.values() for each in part.verdicts]
+    met = sum(each.passed for each in every)
+    return "\n\n".join(
+        [
+            "# All targets",
+            f"{met} of {len(every)} are met. All figures of a plan are in the folder of its name.",
+            markdown_table(["plan", *VERDICT_HEAD], rows),
+            "## Measured on",
+            markdown_table(["what", "value"], machine.rows()),
+            *(f"## Plan {name}\n\n{part.report}" for name, part in parts.items()),
+        ]
+    )
 
 
 def _setup(result: Result) -> str:
-    amounts = ", ".join(f"{count:,} x {size_text(size)}" for size, count in result.records.items())
     load = result.machine.load_average[0]
     text = (
         f"Repeats: {result.repeats}, interleaved; median (min-max). {result.about} Load average at "
         f"the start: {load:.2f} on {result.machine.cores} cores."
     )
-    if amounts:
-        text = (
-            f"Records: {amounts}, in batches of at most {result.batch_bytes:,} B. The clock runs "
-            "from the first to the last tenth of the records; every group is fresh, and so is "
-            f"every coordinator with its store. {text}"
-        )
     if not result.complete:
         text = f"**Broken off before the end.** {text}"
     if result.machine.busy:
         text += " **The machine was busy with other work: trust ratios and CPU time, not speeds.**"
-    repeated = sum(line.repeated for line in result.summaries)
-    if repeated:
-        text += f" **{repeated:,} records were handed out more than once.**"
     return text
-
-
-def _speed_table(lines: Sequence[Summary], compared: str) -> str:
-    used = {name for line in lines for name in line.figures}
-    processes = [name for name in PROCESSES if cpu_figure(name) in used]
-    head = ["value", "consumer", "records/s", compared]
-    head += [*(f"CPU s per million: {name}" for name in processes), "all", "first record, s"]
-    shown = [*(cpu_figure(name) for name in processes), cpu_figure("total"), "first_record_s"]
-    rows = [
-        [
-            size_text(line.size_bytes),
-            line.title,
-            spread_text(line.figures["records_per_s"], ",.0f"),
-            spread_text(line.ratio, ".2f", "x"),
-            *(spread_text(line.figures.get(name), ".2f") for name in shown),
-        ]
-        for line in lines
-    ]
-    return markdown_table(head, rows)
 
 
 def _figure_table(by_title: Mapping[str, Figures]) -> str:
@@ -107,31 +98,3 @@ def _figure_table(by_title: Mapping[str, Figures]) -> str:
         for title, figures in by_title.items()
     ]
     return markdown_table(head, rows)
-
-
-def _target_table(verdicts: Sequence[Verdict]) -> str:
-    if not verdicts:
-        return "None of them was measured."
-    rows = [
-        [
-            verdict.title,
-            f"{'>=' if verdict.at_least else '<='} {verdict.bound:g} {verdict.unit}",
-            spread_text(verdict.measured, ".2f", f" {verdict.unit}"),
-            "PASS" if verdict.passed else "**MISS**",
-        ]
-        for verdict in verdicts
-    ]
-    return markdown_table(["target", "wanted", "measured", ""], rows)
-
-
-def _memory_table(runs: Iterable[Run]) -> str:
-    counted = [run for run in runs if run.repeat != WARM_UP_REPEAT]
-    rows = [["before its first client", _memory(counted, "idle_rss_mb")]]
-    for size in dict.fromkeys(run.size_bytes for run in counted):
-        own = [run for run in counted if run.size_bytes == size]
-        rows.append([f"after a run with {size_text(size)}", _memory(own, "rss_after_mb")])
-    return markdown_table(["idle", "resident"], rows)
-
-
-def _memory(runs: Iterable[Run], figure: str) -> str:
-    return spread_text(spread_of(run.figures.get(figure) for run in runs), ".0f", " MB")

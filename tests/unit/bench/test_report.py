@@ -1,4 +1,4 @@
-"""What people and programs read."""
+"""What people and programs read of trials of stores, and of all targets."""
 
 from __future__ import annotations
 
@@ -6,16 +6,21 @@ import dataclasses
 import json
 from pathlib import Path
 
-from sharecoord.bench.standard.report import markdown, write_report
-from tests.unit.bench.support import MACHINE, make_result, make_run
+from sharecoord.bench.engine.targets import Verdict
+from sharecoord.bench.machine import Machine
+from sharecoord.bench.standard.plans import Options, restart_plan
+from sharecoord.bench.standard.report import Part, markdown, overview, write_report
+from sharecoord.bench.standard.results import Result, Run, make_result
+from sharecoord.bench.text import Spread
+from tests.unit.bench.support import MACHINE
 
-RUNS = [
-    make_run("plain", 900_000),
-    make_run("kafka-implicit", 100_000, first_record_s=5.0, repeat=1),
-    make_run("kafka-implicit", 110_000, first_record_s=5.0, repeat=2),
-    make_run("sharecoord-implicit", 400_000, repeat=1, idle_rss_mb=90),
-    make_run("sharecoord-implicit", 220_000, repeat=2, idle_rss_mb=94),
-]
+PLAN = restart_plan(Options(repeats=3))
+
+
+def made(seconds: list[float], *, machine: Machine = MACHINE, core: str | None = None) -> Result:
+    key = PLAN.trials[0].key
+    runs = [Run(key, at, {"first_delivery_s": s}, 0.5) for at, s in enumerate(seconds, 1)]
+    return make_result(PLAN, machine, runs, complete=True, core=core)
 
 
 def cells(text: str, first: str) -> list[list[str]]:
@@ -28,65 +33,45 @@ def cells(text: str, first: str) -> list[list[str]]:
     return [row for row in rows if any(first in cell for cell in row[:2])]
 
 
-def test_a_line_per_consumer_with_its_costs() -> None:
-    text = markdown(make_result(RUNS))
-    assert cells(text, "plain consumer") == [
-        ["1 kB", "plain consumer", "900,000", "-", "1.00", "-", "1.00", "2.00", "0.10"]
-    ]
-    ours = cells(text, "sharecoord, implicit")[0]
-    assert ours[2:4] == ["310,000 (220,000-400,000)", "3.00x (2.00-4.00)"]
-    assert ours[4:] == ["1.00", "1.00", "1.00", "3.00", "0.10"]
+def test_targets_are_marked_by_the_median() -> None:
+    figures, verdict = cells(markdown(made([0.2, 1.0, 9.0])), "SQLite")[:2]
+    assert figures == ["SQLite", "1.00 (0.20-9.00)"]
+    assert verdict[1:] == ["<= 1 s", "1.00 s (0.20-9.00)", "PASS"]
+    assert cells(markdown(made([1.1])), "SQLite: first")[0][2:] == ["1.10 s", "**MISS**"]
+    assert "None of them was measured." in markdown(made([]))
 
 
-def test_targets_are_marked() -> None:
-    text = markdown(make_result(RUNS))
-    speed, cpu = cells(text, "sharecoord, implicit, 1 kB")
-    assert speed[1:] == [">= 2.5 x", "3.00 x (2.00-4.00)", "PASS"]
-    # As much CPU in each run, a coordinator on top of broker and client.
-    assert cpu[1:] == ["<= 0.6 x", "1.50 x", "**MISS**"]
-    memory = cells(text, "idle coordinator")[0]
-    assert memory[1:] == ["<= 120 MB", "92.00 MB (90.00-94.00)", "PASS"]
-    slow = [make_run("kafka-implicit", 100_000), make_run("sharecoord-implicit", 100_000)]
-    assert cells(markdown(make_result(slow)), "sharecoord, implicit, 1 kB")[0][3] == "**MISS**"
-
-
-def test_memory_after_the_work_is_told_too() -> None:
-    text = markdown(make_result(RUNS))
-    assert cells(text, "before its first client")[0][1] == "92 MB (90-94)"
-    assert cells(text, "after a run with 1 kB")[0][1] == "132 MB (130-134)"
-
-
-def test_the_machine_is_recorded() -> None:
-    text = markdown(make_result(RUNS))
-    assert "600,000 x 1 kB, in batches of at most 16,384 B." in text
+def test_the_machine_is_recorded_and_a_busy_one_is_said_aloud() -> None:
+    text = markdown(made([0.2]))
     assert cells(text, "CPU")[-1] == ["CPU", "Test CPU, 2 cores for us"]
-    assert cells(text, "SQLAlchemy")[0][1] == "not installed"
     assert cells(text, "load average")[0][1] == "0.10, 0.20, 0.30"
     assert "busy with other work" not in text
-
-
-def test_a_busy_machine_and_repeated_records_are_said_aloud() -> None:
     busy = dataclasses.replace(MACHINE, load_average=(1.5, 0.0, 0.0))
-    text = markdown(make_result([make_run("plain", 1, repeated=1234)], machine=busy))
-    assert "busy with other work" in text
-    assert "1,234 records were handed out more than once" in text
-
-
-def test_without_ours_there_are_no_targets() -> None:
-    assert "None of them was measured." in markdown(make_result([make_run("plain", 1)]))
+    assert "busy with other work" in markdown(made([0.2], machine=busy))
 
 
 def test_the_figures_of_the_core_stand_as_they_were_printed() -> None:
-    assert "```\nacquire: 1/s\n```" in markdown(make_result(RUNS, core="acquire: 1/s\n"))
-    assert "pure decisions" not in markdown(make_result(RUNS))
+    assert "```\nacquire: 1/s\n```" in markdown(made([0.2], core="acquire: 1/s\n"))
+    assert "pure decisions" not in markdown(made([0.2]))
 
 
 def test_both_files_are_written(tmp_path: Path) -> None:
-    result = make_result(RUNS)
+    result = made([0.2])
     write_report(result, tmp_path / "new")
     assert (tmp_path / "new" / "report.md").read_text(encoding="utf-8") == markdown(result)
     stored = json.loads((tmp_path / "new" / "result.json").read_text(encoding="utf-8"))
     assert stored["machine"]["load_average"] == [0.1, 0.2, 0.3]
-    assert [run["key"] for run in stored["runs"]] == [run.key for run in RUNS]
+    assert [run["key"] for run in stored["trials"]] == [PLAN.trials[0].key]
     assert stored["verdicts"][0]["passed"] is True
-    assert stored["records"] == {"1000": 600_000}
+
+
+def test_the_targets_of_all_plans_stand_in_one_table() -> None:
+    good = Verdict.of("speed", Spread(5.0, 4.0, 6.0), 5.0, at_least=True, unit="x")
+    bad = Verdict.of("time", Spread(1.1, 1.1, 1.1), 1.0, at_least=False, unit="s")
+    parts = {"shapes": Part([good], "fast"), "restart": Part([bad], ""), "parts": Part([], "x")}
+    text = overview(parts, MACHINE)
+    assert "1 of 2 are met" in text
+    assert cells(text, "speed") == [["shapes", "speed", ">= 5 x", "5.00 x (4.00-6.00)", "PASS"]]
+    assert cells(text, "restart") == [["restart", "time", "<= 1 s", "1.10 s", "**MISS**"]]
+    assert cells(text, "CPU")[0][1] == "Test CPU, 2 cores for us"
+    assert "## Plan shapes\n\nfast\n" in text

@@ -7,38 +7,34 @@ import itertools
 import pytest
 
 from sharecoord.bench.standard.plans import (
-    ALL,
-    PLANS,
+    TRIALS,
     Options,
     TrialKind,
-    make_plan,
+    parts_plan,
     recovery_plan,
     restart_plan,
-    stores_plan,
 )
 from sharecoord.bench.standard.results import Run, figures_of, judge
 from sharecoord.bench.standard.trials import POLL_S, Pace, rate_of, recovery_figures
 from sharecoord.bench.text import Spread
 from sharecoord.devenv.stores import StoreKind
-from sharecoord.errors import InvalidConfigError
 
 
-def test_servers_are_compared_with_sqlite_and_postgresql_is_judged_at_each_size() -> None:
-    plan = stores_plan(Options(sizes=[100, 1000]))
-    by_store = {contender.cell.store: contender for contender in plan.contenders}
-    assert {StoreKind.SQLITE, StoreKind.POSTGRESQL} <= by_store.keys()
-    sqlite = by_store.pop(StoreKind.SQLITE)
-    assert sqlite.peer is None
-    assert {contender.peer for contender in by_store.values()} == {sqlite.key}
-    wanted = [(by_store[StoreKind.POSTGRESQL].key, size, 0.7) for size in (100, 1000)]
-    assert [(*t.keys, t.size_bytes, t.bound) for t in plan.targets] == wanted
-    assert all(target.against_peer and target.at_least for target in plan.targets)
+def test_postgresql_is_judged_against_sqlite_at_each_size() -> None:
+    settings = Options(sizes=(100, 1000)).settings("stores")
+    cells = settings.product().cells
+    assert {cell.store for cell in cells} == set(StoreKind)
+    (target,) = settings.targets
+    judged = [(cell.store, cell.payload_bytes) for cell in cells if target.means(cell)]
+    assert judged == [(StoreKind.POSTGRESQL, size) for size in (100, 1000)]
+    assert (target.bound, target.at_least) == (0.7, True)
 
 
 def test_stores_alone_commit_few_and_many_ranges_in_turn() -> None:
-    plan = stores_plan(Options(repeats=2))
-    stores = [contender.cell.store for contender in plan.contenders]
-    steps = [(trial.ranges, trial.store, repeat) for trial, repeat in plan.trial_steps()]
+    plan = parts_plan(Options(repeats=2))
+    stores = list(dict.fromkeys(trial.store for trial in plan.trials))
+    assert {StoreKind.SQLITE, StoreKind.POSTGRESQL} <= set(stores)
+    steps = [(trial.ranges, trial.store, repeat) for trial, repeat in plan.steps()]
     both = [(ranges, store) for ranges in (2, 2000) for store in stores]
     assert steps == [
         *((*each, 1) for each in both),
@@ -50,28 +46,26 @@ def test_as_much_is_recovered_as_was_promised() -> None:
     plan = recovery_plan(Options())
     sizes = {(t.kind, t.partitions, t.ranges) for t in plan.trials}
     assert sizes == {(TrialKind.RECOVERY, 1000, 2000)}
-    assert plan.settings.repeats == 3
-    assert [(t.figure, t.bound) for t in plan.targets] == [("all_served_s", 10.0)] * 2
+    assert plan.repeats == 3
+    assert [(t.figure, t.bound_s) for t in plan.targets] == [("all_served_s", 10.0)] * 2
     quick = recovery_plan(Options(quick=True))
-    assert quick.settings.repeats == 1
+    assert quick.repeats == 1
     assert max(t.partitions * t.ranges for t in quick.trials) == 2000
 
 
 def test_what_is_judged_was_tried() -> None:
-    for name in PLANS:
-        plan = make_plan(name, Options(quick=True))
-        known = {c.key for c in plan.contenders} | {t.key for t in plan.trials}
-        assert {key for target in plan.targets for key in target.keys} <= known
-        assert len({t.key for t in plan.trials}) == len(plan.trials)
-    with pytest.raises(InvalidConfigError, match=f"plan: 'speed' is not known; .*, {ALL}$"):
-        make_plan("speed", Options())
+    for make in TRIALS.values():
+        plan = make(Options(quick=True))
+        known = {trial.key for trial in plan.trials}
+        assert {target.key for target in plan.targets} <= known
+        assert len(known) == len(plan.trials)
 
 
 @pytest.mark.parametrize(("seconds", "passed"), [([0.2, 1.0, 9.0], True), ([0.2, 1.1, 1.1], False)])
 def test_the_median_of_a_trial_is_judged(seconds: list[float], *, passed: bool) -> None:
     plan = restart_plan(Options())
     key = plan.trials[0].key
-    runs = [Run(key, 0, at, {"first_delivery_s": s}, 0.0) for at, s in enumerate(seconds, 1)]
+    runs = [Run(key, at, {"first_delivery_s": s}, 0.0) for at, s in enumerate(seconds, 1)]
     (verdict,) = judge(plan, runs)
     assert (verdict.passed, verdict.unit, verdict.at_least) == (passed, "s", False)
     spread = Spread.of(seconds)

@@ -15,12 +15,9 @@ from sharecoord.bench.capacity.figures import (
     each_kb,
 )
 from sharecoord.bench.capacity.report import (
-    BEGIN,
-    END,
-    check_page,
+    MARKS,
     markdown,
     size,
-    update_page,
     write_tables,
 )
 from sharecoord.bench.text import read_names
@@ -28,6 +25,8 @@ from sharecoord.errors import InvalidConfigError
 from tests.architecture.sources import ROOT
 from tests.unit.bench.capacity.support import make_record, make_result
 from tests.unit.bench.support import MACHINE
+
+BEGIN, END = MARKS
 
 
 def rows(text: str, first: str) -> list[list[str]]:
@@ -99,7 +98,7 @@ def test_only_what_stands_between_the_marks_is_replaced(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(f"# Above\n{BEGIN}\nold\n{END}\nbelow\n", encoding="utf-8")
     for tables in ("new tables\n", "newer\n"):
-        update_page(page, tables)
+        MARKS.update(page, tables)
         assert page.read_text("utf-8") == f"# Above\n{BEGIN}\n\n{tables}\n{END}\nbelow\n"
 
 
@@ -108,17 +107,17 @@ def test_a_page_without_the_marks_is_refused_with_the_fix(text: str, tmp_path: P
     page = tmp_path / "page.md"
     page.write_text(text, encoding="utf-8")
     with pytest.raises(InvalidConfigError, match="put these two lines there once") as raised:
-        check_page(page)
+        MARKS.check(page)
     assert BEGIN in raised.value.message
     with pytest.raises(InvalidConfigError, match=r"update: .* can not be read"):
-        check_page(tmp_path / "none.md")
+        MARKS.check(tmp_path / "none.md")
     with pytest.raises(InvalidConfigError):
-        update_page(page, "x")
+        MARKS.update(page, "x")
     assert page.read_text(encoding="utf-8") == text
 
 
 def test_the_documentation_can_be_updated_and_has_figures() -> None:
-    text = check_page(ROOT / "docs" / "capacity.md")
+    text = MARKS.check(ROOT / "docs" / "capacity.md")
     measured = text[text.index(BEGIN) : text.index(END)]
     for section in Section:
         assert f"--only {section}`" in measured, "run sharecoord bench capacity --update"

@@ -22,7 +22,7 @@ from sharecoord.bench.capacity.figures import (
     StoreFigures,
     WorkerFigures,
 )
-from sharecoord.bench.capacity.report import BEGIN, END
+from sharecoord.bench.capacity.report import MARKS
 from sharecoord.bench.cluster import Cluster
 from sharecoord.bench.errors import BenchError
 from sharecoord.bench.standard.plans import MIN_RECORDS
@@ -30,6 +30,8 @@ from sharecoord.cli.bench import bench
 from sharecoord.errors import InvalidConfigError, SharecoordError
 from tests.unit.bench.capacity.support import make_record
 from tests.unit.bench.support import MACHINE
+
+BEGIN, END = MARKS
 
 
 class Measurements:

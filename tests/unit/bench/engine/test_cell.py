@@ -14,6 +14,7 @@ from sharecoord.bench.engine.cell import (
     Ack,
     Cell,
     Client,
+    Compression,
     Consumer,
     Mode,
     Parallelism,
@@ -46,6 +47,8 @@ def test_every_dimension_can_have_several_values() -> None:
         "consumers": "1,2",
         "partitions": "1,2",
         "payload_bytes": "16,17",
+        "batch_bytes": "1,16384",
+        "compression": "none,zstd",
         "work_ms": "1,2.5",
         "work_distribution": "uniform,lognormal:0.5",
         "max_poll_records": "default,20",
@@ -204,6 +207,9 @@ def test_what_can_not_be_measured_is_refused(
         ("consumers", "many"),
         ("partitions", "1001"),
         ("payload_bytes", "15"),
+        ("batch_bytes", "0"),
+        ("batch_bytes", "1000001"),
+        ("compression", "lzma"),
         ("work_ms", "-1"),
         ("work_ms", "nan"),
         ("work_distribution", "normal"),
@@ -262,7 +268,10 @@ def test_parallelism_says_how_many_slots() -> None:
 
 
 def test_a_cell_survives_json() -> None:
-    cell = Cell(Consumer.KAFKA_SHARE, 2, 3, 100, 1.5, "uniform", 20, 500, Ack.EXPLICIT)
+    cell = Cell(
+        *(Consumer.KAFKA_SHARE, 2, 3, 100, 4096, Compression.LZ4),
+        *(1.5, "uniform", 20, 500, Ack.EXPLICIT),
+    )
     assert cell_from_json(asdict(cell)) == cell
     new = Cell(Consumer.SHARECOORD, handler="batch:7", client=Client.TASKS)
     assert cell_from_json(asdict(new)) == new
@@ -270,7 +279,7 @@ def test_a_cell_survives_json() -> None:
 
 def test_results_of_older_versions_can_be_read() -> None:
     old = asdict(Cell(Consumer.PLAIN))
-    del old["handler"], old["client"], old["events"]
+    del old["handler"], old["client"], old["events"], old["batch_bytes"], old["compression"]
     assert cell_from_json(old) == Cell(Consumer.PLAIN)
 
 

@@ -293,7 +293,7 @@ def consumed(cluster: MockCluster, topic: str, partitions: int, records: int) ->
 def test_a_backlog_is_numbered_and_goes_round_the_partitions() -> None:
     with MockCluster(topics=["t"]) as cluster:
         address = cluster.bootstrap_servers
-        fill_backlog(address, "t", TopicKey(2, 20, None), 1000, batch_bytes=1000, seed=1)
+        fill_backlog(address, "t", TopicKey(2, 20, batch_bytes=1000), 1000, seed=1)
         messages = consumed(cluster, "t", 2, 1000)
     heads = sorted(HEAD.unpack_from(message.value()) for message in messages)
     assert heads == [(0, number) for number in range(1000)]
@@ -303,8 +303,8 @@ def test_a_backlog_is_numbered_and_goes_round_the_partitions() -> None:
 
 def test_values_may_be_shorter_than_their_head() -> None:
     with MockCluster(topics=["t"]) as cluster:
-        key = TopicKey(1, 10, None)
-        fill_backlog(cluster.bootstrap_servers, "t", key, 100, batch_bytes=1000, seed=1)
+        key = TopicKey(1, 10, batch_bytes=1000)
+        fill_backlog(cluster.bootstrap_servers, "t", key, 100, seed=1)
         messages = consumed(cluster, "t", 1, 100)
     assert [len(message.value()) for message in messages] == [10] * 100
 

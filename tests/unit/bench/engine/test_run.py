@@ -5,14 +5,19 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
-from sharecoord.bench.engine.cell import Cell, Consumer
+from sharecoord.bench.cluster import Cluster
+from sharecoord.bench.engine import trial
+from sharecoord.bench.engine.cell import Cell, Consumer, TopicKey
 from sharecoord.bench.engine.figures import Interval
+from sharecoord.bench.engine.settings import Settings
+from sharecoord.bench.engine.stored import StoredBatches
 from sharecoord.bench.engine.trial import Outcome, Trials
 from sharecoord.bench.errors import BenchError
 from sharecoord.bench.progress import (
@@ -24,7 +29,9 @@ from sharecoord.bench.progress import (
 )
 from sharecoord.bench.run import course
 from sharecoord.bench.run.course import run
+from sharecoord.bench.run.shapes import MARKS
 from sharecoord.cli.main import cli
+from sharecoord.devenv.stores import StoreKind, Stores
 from sharecoord.errors import InvalidConfigError
 from tests.unit.bench.engine.support import MS, make_samples, make_trial
 
@@ -63,6 +70,7 @@ def test_a_run_measures_all_and_writes_one_folder(
         "samples.parquet",
         "summary.json",
         "report.html",
+        "report.md",
     }
     printed = capsys.readouterr()
     assert "sharecoord, consumers 2: records_per_s 200" in printed.out
@@ -119,6 +127,59 @@ def test_only_limits_of_the_broker_are_raised_and_only_when_needed() -> None:
     assert set(course._broker_settings([locks])) == {"group.share.max.partition.max.record.locks"}
 
 
+def test_a_store_whose_programs_are_missing_is_left_out(
+    tmp_path: Path, pretend: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(course, "has_programs", lambda kind: kind is not StoreKind.MARIADB)
+    given = {"repeats": 1, "kafka": "h:1", "consumer": "sharecoord"}
+    assert run({**given, "store": "sqlite,mariadb"}, output=tmp_path / "r") == 0
+    stored = json.loads((tmp_path / "r" / "summary.json").read_text(encoding="utf-8"))
+    assert [each["cell"]["store"] for each in stored["cells"]] == ["SQLite"]
+    assert stored["left_out"] == ["the programs of MariaDB are not installed"]
+    with pytest.raises(InvalidConfigError, match="store: the programs of MariaDB are not inst"):
+        run({**given, "store": "mariadb"}, output=tmp_path / "none")
+
+
+@pytest.mark.parametrize(("bound", "strict", "code"), [(1, True, 0), (2, True, 1), (2, False, 0)])
+def test_a_missed_target_of_a_plan_fails_only_when_it_shall(
+    bound: int, *, strict: bool, code: int, tmp_path: Path, pretend: list[tuple[int, int]]
+) -> None:
+    target = {"figure": "records_per_s", "at-least": bound, "against": {"consumer": "kafka-share"}}
+    given = {"repeats": 1, "kafka": "h:1", "targets": [target]}
+    assert run(given, output=tmp_path / "r", strict=strict) == code
+    stored = json.loads((tmp_path / "r" / "summary.json").read_text(encoding="utf-8"))
+    assert [each["verdict"]["passed"] for each in stored["verdicts"]] == [bound == 1]
+    assert len(pretend) == 4
+
+
+def test_a_page_is_refused_before_any_work_and_updated_after_it(
+    tmp_path: Path, pretend: list[tuple[int, int]]
+) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("\n".join(MARKS), encoding="utf-8")
+    given = {"repeats": 1, "kafka": "h:1"}
+    for wrong in ({"mode": "drain"}, {"consumer": "sharecoord"}):
+        with pytest.raises(InvalidConfigError, match="update: a page is for the table of shapes"):
+            run({**given, **wrong}, output=tmp_path / "r", update=page)
+    assert not pretend
+    assert run(given, output=tmp_path / "r", update=page) == 0
+    assert "| 1 kB  | 16 kB   | none " in page.read_text(encoding="utf-8")
+
+
+def test_the_files_of_a_brokers_log_are_read_where_they_are_in_reach(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = StoredBatches(((7, 3),), 1100)
+    monkeypatch.setattr(trial, "stored_batches", lambda *_: found)
+    stores = Stores(ExitStack(), tmp_path)
+    for log_dir, stored in ((None, None), (tmp_path, found)):
+        cluster = Cluster("h:1", 1, log_dir)
+        made = Trials(Settings(), cluster, tmp_path, stores=stores)
+        assert made._stored(TopicKey(1, 100, batch_bytes=1000), "t") == stored
+    with pytest.raises(BenchError, match="its batches have 7 records, and 125 of 100 B go into"):
+        made._stored(TopicKey(1, 100), "t")
+
+
 # -- the command line -----------------------------------------------------------------------------
 
 
@@ -140,6 +201,8 @@ def test_flags_reach_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen == {
         "plan": "latency",
         "output": Path("out"),
+        "update": None,
+        "strict": False,
         "consumer": "plain,sharecoord",
         "work_ms": "1,2",
         "payload_bytes": "16",
