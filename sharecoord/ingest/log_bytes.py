@@ -142,7 +142,7 @@ class _Run:
         self._spans: list[Span] = []
 
     def takes(self, batch: BatchHeader) -> bool:
-        """Whether a batch may join: it has type of timestamps and leader of the others, and room."""
+        """Whether a batch may join: its timestamps and leader are as the others'."""
         if batch.magic < V2:
             return False
         if not self._batches:
