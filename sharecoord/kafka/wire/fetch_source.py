@@ -180,7 +180,7 @@ class Fetching:
         if self.closed:
             return
         if offset != self.position:
-            self.position, self.end, self.batch_bytes = offset, -1, 0
+            self.position, self.batch_bytes = offset, 0
             self.last_epoch = last_epoch
             self.changed()
         elif last_epoch != fetch.NO_EPOCH:
@@ -364,11 +364,12 @@ class Line:
             call.cancel()
             self._in_time()
             self.is_waiting = False
-        if found.found or not found.throttle_ms:
-            # Else a broker that is at its quota has not looked (KIP-219).
-            self.answered, self.answered_sent_s = self.sent, self._sent_s
         self.was_quiet = not found.found
-        return self._source.taken(self, found, self._sent_s)
+        calls = self._source.taken(self, found, self._sent_s)
+        if found.error == ErrorCode.none and (found.found or not found.throttle_ms):
+            # A broker that is at its quota has not looked (KIP-219).
+            self.answered, self.answered_sent_s = self.sent, self._sent_s
+        return calls
 
     def _fail(self, error: KafkaUnavailableError | UnauthenticatedError) -> None:
         self.is_waiting = False
@@ -378,6 +379,7 @@ class Line:
     def leave(self) -> None:
         """Begins another session with the next request."""
         for fetching in self.session.renew():
+            fetching.reached_end_s = fetching.drained_s
             fetching.line = None
             self._source.changed[fetching] = None
 

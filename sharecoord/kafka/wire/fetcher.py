@@ -168,6 +168,7 @@ class Fetcher:
     def take(self, fetching: Fetching, found: Found, sent_s: float) -> Callable[[], None] | None:
         """Takes in what a broker says of a partition; returns what is to be told to its sink."""
         if found.error != ErrorCode.none:
+            fetching.reached_end_s, fetching.end = fetching.drained_s, -1
             return self._refusal(fetching, found)
         if found.diverging_epoch is not None:
             epoch, end_offset = found.diverging_epoch
