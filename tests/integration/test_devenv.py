@@ -26,6 +26,7 @@ from sharecoord.devenv.broker_config import (
     write_properties,
 )
 from sharecoord.devenv.errors import DevenvError
+from sharecoord.devenv.kafka_cluster import KafkaCluster
 from sharecoord.devenv.mock_cluster import MockCluster
 from sharecoord.devenv.processes import GuardedProcess, free_ports, port_open
 from sharecoord.devenv.topics import Record, Topics, numbered_records
@@ -388,3 +389,16 @@ def test_other_releases_keep_their_data_over_a_kill(version: str) -> None:
         broker.kill()
         broker.start()
         assert len(read(broker.bootstrap_servers, "kept")) == 10
+
+
+@pytest.mark.parametrize(
+    ("brokers", "version", "problem"),
+    [
+        (0, "4.3.1", "brokers: 0; use 1 to 9"),
+        (10, "4.3.1", "use 1 to 9"),
+        (2, "2.8.2", "ZooKeeper"),
+    ],
+)
+def test_a_cluster_that_can_not_be_is_refused(brokers: int, version: str, problem: str) -> None:
+    with pytest.raises(DevenvError, match=problem):
+        KafkaCluster(brokers, version)

@@ -9,7 +9,15 @@ from functools import partial
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
 from confluent_kafka.cimpl import NewTopic
 
 from sharecoord.devenv.broker import KafkaBroker
@@ -168,6 +176,41 @@ async def test_a_topic_that_is_made_again_under_the_fetch(topics_of: Topics) -> 
         await until(lambda: calm.next == 5, "another topic's records")
         sink, _ = reads.read(name)
         await until(lambda: sink.next == 150, "the records of the second topic")
+
+
+@contextmanager
+def refused(servers: str, topic: str, *, even_its_name: bool) -> Iterator[None]:
+    """Nobody may read a topic, or describe it, for a while."""
+    admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
+    place = (ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, "User:ANONYMOUS", "*")
+    kind = AclPermissionType.DENY if even_its_name else AclPermissionType.ALLOW
+    for made in admin.create_acls([AclBinding(*place, AclOperation.DESCRIBE, kind)]).values():
+        made.result(30)
+    yield
+    rules = AclBindingFilter(*place, AclOperation.ANY, AclPermissionType.ANY)
+    for gone in admin.delete_acls([rules]).values():
+        gone.result(30)
+
+
+@pytest.mark.parametrize("even_its_name", [True, False])
+async def test_a_topic_that_is_refused_for_a_while(
+    broker_with_acls: KafkaBroker, *, even_its_name: bool
+) -> None:
+    servers = broker_with_acls.bootstrap_servers
+    topics = Topics(servers)
+    closed, opened = unique_name("closed"), unique_name("opened")
+    await asyncio.to_thread(topics.create, closed, opened)
+    await asyncio.to_thread(topics.produce, closed, 10)
+    async with reading(servers) as reads:
+        (sink, _), (other, _) = reads.read(closed), reads.read(opened)
+        await until(lambda: sink.next == 10, "records before")
+        with refused(servers, closed, even_its_name=even_its_name):
+            await until(lambda: ("refused",) in sink.said, "the refusal")
+            await asyncio.to_thread(topics.produce, opened, 5)
+            await until(lambda: other.next == 5, "records of another topic")
+        await asyncio.to_thread(topics.produce, closed, 5)
+        await until(lambda: sink.next == 15, "records afterwards")
+        assert set(sink.said) == {("refused",)}
 
 
 # -- several brokers ----------------------------------------------------------------------------

@@ -68,6 +68,7 @@ class _Waiting(NamedTuple):
     correlation_id: int
     answer: asyncio.Future[memoryview]
     deadline_s: float
+    timeout_s: float
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -179,7 +180,7 @@ class Connection(asyncio.BufferedProtocol):
         size = (len(head) + len(correlation) + len(body)).to_bytes(SIZE_BYTES, "big")
         self._used_at_s = self._loop.time()
         deadline_s = self._used_at_s + timeout_s
-        self._waiting.append(_Waiting(self._correlation_id, answer, deadline_s))
+        self._waiting.append(_Waiting(self._correlation_id, answer, deadline_s, timeout_s))
         self._look_again_at(deadline_s)
         self._transport.write(b"".join((size, head, correlation, body)))
         return answer
@@ -197,10 +198,11 @@ class Connection(asyncio.BufferedProtocol):
         self._timer = None
         now_s = self._loop.time()
         if self._waiting:
-            next_s = min(waiting.deadline_s for waiting in self._waiting)
+            first = min(self._waiting, key=lambda waiting: waiting.deadline_s)
+            next_s = first.deadline_s
             if next_s <= now_s:
-                text = f"{self.endpoint} did not answer a request in time; the connection is closed"
-                self.end(unavailable(text))
+                what = f"{self.endpoint} did not answer a request within {first.timeout_s:g} s"
+                self.end(unavailable(f"{what}; the connection is closed"))
                 return
         elif self._options.idle_s:
             next_s = self._used_at_s + self._options.idle_s

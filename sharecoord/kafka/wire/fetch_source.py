@@ -38,6 +38,10 @@ THROTTLE_MAX_S: Final = 60.0
 SOURCE_IDLE_S: Final = 10.0
 """A broker that nothing is read from keeps its connections for so long."""
 
+OVERDUE_S: Final = 2.0
+"""With an answer late by so much metadata is asked for: a broker that hangs may lead no more, long
+before its request has timed out (`socket.timeout.ms`)."""
+
 LOG_AGAIN_S: Final = 10.0
 """The same error of the same partition or broker is logged once in this time."""
 
@@ -106,6 +110,9 @@ class Reads(Protocol):
     def renew(self, fetchings: Iterable[Fetching]) -> None:
         """Asks for metadata, and reads these partitions on by what it says."""
 
+    def look(self, fetchings: Iterable[Fetching]) -> None:
+        """Asks for metadata; these partitions are read on meanwhile."""
+
     def take(self, fetching: Fetching, found: Found, sent_s: float) -> Callable[[], None] | None:
         """Takes in what a broker says of a partition; returns what is to be told to its sink."""
 
@@ -173,7 +180,7 @@ class Fetching:
         if self.closed:
             return
         if offset != self.position:
-            self.position, self.end, self.batch_bytes = offset, -1, 0
+            self.position, self.batch_bytes = offset, 0
             self.last_epoch = last_epoch
             self.changed()
         elif last_epoch != fetch.NO_EPOCH:
@@ -212,6 +219,8 @@ class Fetching:
 
     def hold(self, delay_s: float) -> None:
         """Asks for nothing for a while."""
+        if self.closed:
+            return
         self.held = True
         if self.timer is not None:
             self.timer.cancel()
@@ -259,6 +268,7 @@ class Line:
         self._source = source
         self._name = name
         self._sent_s = -math.inf
+        self._overdue: asyncio.TimerHandle | None = None
         self._broker: Broker | None = None
         self._connection: Connection | None = None
         self._task: asyncio.Task[None] | None = None
@@ -309,8 +319,10 @@ class Line:
             return None
         self.is_waiting = True
         self.sent += 1
-        self._sent_s = asyncio.get_running_loop().time()
+        loop = asyncio.get_running_loop()
+        self._sent_s = loop.time()
         options = source.fetcher.options
+        self._overdue = loop.call_later(options.wait_s + OVERDUE_S, self._is_overdue)
         call = broker.call_raw(
             fetch.KEY, version, body, timeout_s=options.timeout_s + options.wait_s
         )
@@ -319,6 +331,16 @@ class Line:
         # It goes out now, before anything else is done.
         await asyncio.sleep(0)
         return answer
+
+    def _in_time(self) -> None:
+        if self._overdue is not None:
+            self._overdue.cancel()
+            self._overdue = None
+
+    def _is_overdue(self) -> None:
+        source = self._source
+        source.fetcher.look(source.fetchings)
+        self._overdue = asyncio.get_running_loop().call_later(OVERDUE_S, self._is_overdue)
 
     async def _connected(self) -> Broker:
         cluster, node = self._source.fetcher.cluster, self._source.node
@@ -340,12 +362,14 @@ class Line:
             return []
         finally:
             call.cancel()
+            self._in_time()
             self.is_waiting = False
-        if found.found or not found.throttle_ms:
-            # Else a broker that is at its quota has not looked (KIP-219).
-            self.answered, self.answered_sent_s = self.sent, self._sent_s
         self.was_quiet = not found.found
-        return self._source.taken(self, found, self._sent_s)
+        calls = self._source.taken(self, found, self._sent_s)
+        if found.error == ErrorCode.none and (found.found or not found.throttle_ms):
+            # A broker that is at its quota has not looked (KIP-219).
+            self.answered, self.answered_sent_s = self.sent, self._sent_s
+        return calls
 
     def _fail(self, error: KafkaUnavailableError | UnauthenticatedError) -> None:
         self.is_waiting = False
@@ -355,6 +379,7 @@ class Line:
     def leave(self) -> None:
         """Begins another session with the next request."""
         for fetching in self.session.renew():
+            fetching.reached_end_s = fetching.drained_s
             fetching.line = None
             self._source.changed[fetching] = None
 
@@ -363,6 +388,7 @@ class Line:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
+        self._in_time()
         if self._broker is not None:
             self._broker.close()
 

@@ -288,7 +288,9 @@ class FakeKafka:
                 pass
             broker.check()
         for key, each in found:
-            session.told[key] = (int(each.high_watermark), int(each.log_start_offset))
+            # After an error a partition is told of again, even if nothing else has changed.
+            high_watermark = -1 if each.error_code else int(each.high_watermark)
+            session.told[key] = (high_watermark, int(each.log_start_offset))
         name = "topic_id" if version == 13 else "topic"
         topics: dict[Any, list[Any]] = defaultdict(list)
         for (topic, _), each in found:
@@ -334,7 +336,9 @@ class FakeKafka:
             session.asked[key] = each
         for topic in request.forgotten_topics_data:
             for number in topic.partitions:
-                session.asked.pop((topic.topic_id if ids else topic.topic, number), None)
+                key = (topic.topic_id if ids else topic.topic, number)
+                session.asked.pop(key, None)
+                session.told.pop(key, None)
         return 0, session
 
     def _found(self, session: Any, asked: Asked, answers: Any) -> list[tuple[Any, Any]]:
@@ -456,6 +460,9 @@ class FakeBroker:
     ) -> memoryview:
         assert key == 1
         await asyncio.sleep(0.001)
+        if self.endpoint in self._kafka.silent:
+            await asyncio.sleep(timeout_s)
+            raise KafkaUnavailableError(f"{self.endpoint} did not answer a request in time")
         self.check()
         return await self._kafka.answer_fetch(self, version, body)
 

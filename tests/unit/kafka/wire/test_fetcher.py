@@ -1,156 +1,20 @@
-"""Partitions are read in order from their leaders, whatever brokers answer."""
+"""Partitions are read in order, in requests that name what has changed."""
 
 from __future__ import annotations
 
 import asyncio
 import math
-import uuid
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
-from kio.static.primitive import i32, i64
 from structlog.testing import capture_logs
 
-from sharecoord.errors import UnauthorizedError
 from sharecoord.kafka.wire import fetch, fetch_source, fetcher
-from sharecoord.kafka.wire.cluster import Cluster
-from sharecoord.kafka.wire.connection import Endpoint
-from sharecoord.kafka.wire.fetcher import Fetcher, Fetching
-from sharecoord.testing.virtual_time import virtual
-from tests.unit.kafka.wire.fake_kafka import FakeKafka, Log
+from tests.unit.kafka.wire.fake_kafka import Log
+from tests.unit.kafka.wire.fetch_bench import Bench, Sink, bench, filled, later, log_of
 
 LONG_S = 5.0
-
-
-class Sink:
-    """Writes down what comes."""
-
-    def __init__(self) -> None:
-        self.found: list[fetch.Found] = []
-        self.said: list[Any] = []
-        self.fetching: Fetching | None = None
-        self.at_s: list[float] = []
-        self.drained_s: list[float] = []
-        self.then: Callable[[fetch.Found], int | None] = lambda found: None
-        self._changed = asyncio.Event()
-
-    def _note(self, *what: Any) -> None:
-        self.said.append(what)
-        self.at_s.append(asyncio.get_running_loop().time())
-        self._changed.set()
-
-    def on_fetched(self, found: fetch.Found) -> int | None:
-        if self.fetching is not None:
-            self.drained_s.append(self.fetching.drained_s)
-        answer = self.then(found)
-        self.found.append(found)
-        self._note("fetched", fetch.reach(found.records).next_offset)
-        return answer
-
-    def on_diverged(self, epoch: int, end_offset: int) -> None:
-        self._note("diverged", epoch, end_offset)
-
-    def on_out_of_range(self) -> None:
-        self._note("out of range")
-
-    def on_gone(self) -> None:
-        self._note("gone")
-
-    def on_refused(self, error: UnauthorizedError) -> None:
-        self._note("refused", error.message)
-
-    async def until(self, *what: Any, times: int = 1) -> float:
-        """Waits until it was told so; returns when."""
-        try:
-            async with asyncio.timeout(120):
-                while len(self._met(what)) < times:
-                    self._changed.clear()
-                    await self._changed.wait()
-        except TimeoutError:
-            pytest.fail(f"not {what}, but {self.said}")
-        return self._met(what)[0]
-
-    def _met(self, what: Any) -> list[float]:
-        """When it was told so; several batches may have come together."""
-        return [
-            at_s
-            for at_s, said in zip(self.at_s, self.said, strict=True)
-            if said == what or (said[0] == what[0] == "fetched" and said[1] > what[1])
-        ]
-
-
-class Bench:
-    """A cluster in memory, and fetchers that read from it."""
-
-    def __init__(self, patch: pytest.MonkeyPatch, kafka: FakeKafka, **settings: Any) -> None:
-        self.kafka = kafka
-        self.settings = {"bootstrap.servers": "kafka:9092", **settings}
-        self.cluster: Cluster = kafka.cluster(patch, **settings)
-        self.fetcher = Fetcher(
-            self.cluster, self.settings, committed=bool(settings.get("committed"))
-        )
-
-    async def __aenter__(self) -> Bench:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.fetcher.close()
-        await self.cluster.close()
-
-    def read(self, partition: int = 0, offset: int = 0, last_epoch: int = -1) -> Sink:
-        sink = Sink()
-        sink.fetching = self.fetcher.fetch("t", partition, offset, last_epoch, sink)
-        return sink
-
-    async def until(self, probe: Callable[[], object]) -> None:
-        """Waits on virtual time until something holds."""
-        for _ in range(120_000):
-            if probe():
-                return
-            await asyncio.sleep(0.001)
-        pytest.fail("it never holds")
-
-
-def bench(
-    *logs: Log, nodes: int = 1, fetch_versions: tuple[int, int] = (4, 17), **settings: Any
-) -> Callable[[Callable[[Bench], Awaitable[None]]], Callable[..., None]]:
-    """A test over one topic, "t", with these partitions; time is virtual."""
-
-    def mark(test: Callable[[Bench], Awaitable[None]]) -> Callable[..., None]:
-        def run(monkeypatch: pytest.MonkeyPatch) -> None:
-            async def main() -> None:
-                kafka = FakeKafka(nodes, fetch_versions=fetch_versions)
-                kafka.add("t", *(Log(**vars(each)) for each in logs))
-                for log in kafka.topics["t"].logs.values():
-                    log.batches = list(log.batches)
-                dotted = {name.replace("_", "."): value for name, value in settings.items()}
-                async with Bench(monkeypatch, kafka, **dotted) as made:
-                    await test(made)
-
-            virtual(main)()
-
-        run.__name__, run.__doc__ = test.__name__, test.__doc__
-        return run
-
-    return mark
-
-
-def filled(*counts: int, size: int = 0, **fields: Any) -> Log:
-    log = Log(**fields)
-    for count in counts:
-        log.append(count, size)
-    return log
-
-
-def log_of(bench: Bench, partition: int = 0) -> Log:
-    return bench.kafka.topics["t"].logs[partition]
-
-
-def later(bench: Bench, count: int = 1, partition: int = 0, size: int = 0) -> None:
-    log_of(bench, partition).append(count, size)
-    bench.kafka.notify()
 
 
 # -- records ------------------------------------------------------------------------------------
@@ -244,6 +108,24 @@ async def test_a_sink_that_fails_gets_the_records_again(b: Bench) -> None:
         b.fetcher.fetch("t", 0, 0, -1, sink)
         assert await sink.until("fetched", 3) >= b.fetcher.options.error_backoff_s
     assert [entry["event"] for entry in logs] == ["records could not be taken; they are read again"]
+
+
+@bench(filled(3))
+async def test_a_sink_that_closes_and_fails_is_called_no_more(b: Bench) -> None:
+    sink = Sink()
+
+    def then(found: fetch.Found) -> None:
+        fetching.close()
+        raise RuntimeError("gone")
+
+    sink.then = then
+    with capture_logs():
+        fetching = b.fetcher.fetch("t", 0, 0, -1, sink)
+        await b.until(lambda: fetching.closed)
+        await asyncio.sleep(10)
+    # The second request was on its way.
+    assert (sink.found, len(b.kafka.fetches)) == ([], 2)
+    assert b.fetcher._sources == {}
 
 
 @bench(filled(3))
@@ -547,258 +429,24 @@ async def test_an_answer_at_the_quota_is_no_proof_of_an_end(b: Bench) -> None:
     assert sink.fetching.drained_s > before_s
 
 
-# -- errors -------------------------------------------------------------------------------------
-
-
-@bench(filled(3), nodes=2)
-async def test_a_new_leader_is_found_by_metadata(b: Bench) -> None:
+@bench(filled(1), filled(1))
+async def test_an_error_is_no_proof_of_an_end_and_time_never_goes_back(b: Bench) -> None:
     sink = b.read()
-    await sink.until("fetched", 3)
-    log_of(b).leader, log_of(b).epoch = 2, 1
-    later(b)
-    began_s = asyncio.get_running_loop().time()
-    assert await sink.until("fetched", 4) - began_s < 0.5
-    assert b.kafka.fetches[-1].node == 2
-    assert b.kafka.fetches[-1].request.topics[0].partitions[0].current_leader_epoch == 1
-
-
-@bench(filled(3), nodes=2)
-async def test_a_new_leader_that_the_answer_names_is_asked_at_once(b: Bench) -> None:
-    sink = b.read()
-    await sink.until("fetched", 3)
-    before = len(b.kafka.metadata)
-    log = log_of(b)
-    log.leader, log.epoch = 2, 1
-    named = {"leader_id": i32(2), "leader_epoch": i32(1)}
-    log.tags = {"current_leader": ("LeaderIdAndEpoch", named)}
-    b.kafka.on_fetch = lambda asked: log.tags.clear() if asked.node == 2 else None
-    later(b)
-    await sink.until("fetched", 4)
-    assert len(b.kafka.metadata) == before
-
-
-@pytest.mark.parametrize(
-    "code",
-    [
-        ErrorCode.not_leader_or_follower,
-        ErrorCode.fenced_leader_epoch,
-        ErrorCode.unknown_leader_epoch,
-        ErrorCode.offset_not_available,
-        ErrorCode.replica_not_available,
-        ErrorCode.kafka_storage_error,
-        ErrorCode.unknown_topic_or_partition,
-        ErrorCode.unknown_topic_id,
-    ],
-)
-def test_metadata_is_asked_for_when_a_broker_knows_better(
-    code: ErrorCode, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    @bench(filled(1))
-    async def main(b: Bench) -> None:
-        sink = b.read()
-        await sink.until("fetched", 1)
-        before = len(b.kafka.metadata)
-        log_of(b).error = int(code)
-        later(b)
-        await asyncio.sleep(5)
-        assert 3 < len(b.kafka.metadata) - before < 15
-        log_of(b).error = 0
-        await sink.until("fetched", 2)
-
-    main(monkeypatch)
-
-
-@pytest.mark.parametrize("code", [ErrorCode.corrupt_message, ErrorCode.unknown_server_error])
-def test_other_errors_are_named_once_and_tried_again(
-    code: ErrorCode, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    @bench(filled(1), filled(1))
-    async def main(b: Bench) -> None:
-        log_of(b).error = int(code)
-        with capture_logs() as logs:
-            sink, other = b.read(0), b.read(1)
-            await other.until("fetched", 1)
-            await asyncio.sleep(5)
-            assert 8 < len(b.kafka.fetches) < 40
-        (entry,) = logs
-        assert (entry["what"], entry["place"]) == (code.name.upper(), "t-0")
-        log_of(b).error = 0
-        await sink.until("fetched", 1)
-
-    main(monkeypatch)
-
-
-def test_an_error_without_a_name_has_its_number() -> None:
-    assert fetch_source.name_of(9_999) == "error 9999"
-
-
-@bench(filled(1))
-async def test_a_refused_topic_is_told_and_asked_for_again(b: Bench) -> None:
-    log_of(b).error = int(ErrorCode.topic_authorization_failed)
-    sink = b.read()
-    await b.until(lambda: len(sink.said) == 2)
-    assert "allow its principal READ" in sink.said[0][1]
-    log_of(b).error = 0
     await sink.until("fetched", 1)
-
-
-@bench(filled(1))
-async def test_a_topic_that_metadata_refuses_is_told_and_asked_for_again(b: Bench) -> None:
-    b.kafka.topics["t"].error = ErrorCode.topic_authorization_failed
-    sink = b.read()
-    await b.until(lambda: len(sink.said) == 2)
-    assert sink.at_s[1] - sink.at_s[0] >= fetcher.REFUSED_AGAIN_S
-    b.kafka.topics["t"].error = ErrorCode.none
-    await sink.until("fetched", 1)
-
-
-@bench(filled(5))
-async def test_a_position_that_the_log_does_not_have_ends_the_reading(b: Bench) -> None:
-    sink = b.read(offset=9)
-    await sink.until("out of range")
-    assert sink.fetching is not None
-    assert sink.fetching.closed
-    again = b.read(offset=2)
-    await again.until("fetched", 5)
-
-
-@bench(filled(5, epoch=3))
-async def test_a_log_that_was_cut_ends_the_reading(b: Bench) -> None:
-    cut = {"epoch": i32(2), "end_offset": i64(4)}
-    log_of(b).tags = {"diverging_epoch": ("EpochEndOffset", cut)}
-    sink = b.read(offset=5, last_epoch=2)
-    await sink.until("diverged", 2, 4)
-    assert sink.fetching is not None
-    assert sink.fetching.closed
-
-
-@bench(filled(5))
-async def test_a_topic_that_is_deleted_is_gone(b: Bench) -> None:
-    sink = b.read()
-    await sink.until("fetched", 5)
-    del b.kafka.topics["t"]
+    fetching = sink.fetching
+    assert fetching is not None
+    await b.until(lambda: len(b.kafka.fetches) == 3)
+    known_s = fetching.drained_s
+    log_of(b).error = int(ErrorCode.not_leader_or_follower)
     b.kafka.notify()
-    began_s = asyncio.get_running_loop().time()
-    assert fetcher.GONE_AFTER_S <= await sink.until("gone") - began_s < 2
-
-
-@bench(filled(5))
-async def test_a_topic_that_is_made_again_is_gone(b: Bench) -> None:
-    sink = b.read()
-    await sink.until("fetched", 5)
-    b.kafka.topics["t"].topic_id = uuid.uuid4()
-    later(b)
-    await sink.until("gone")
-    assert sink.said == [("fetched", 5), ("gone",)]
-
-
-@bench(filled(5), topic_metadata_propagation_max_ms=3000)
-async def test_a_topic_that_was_never_seen_gets_time(b: Bench) -> None:
-    topic = b.kafka.topics.pop("t")
-    sink = b.read()
-    await asyncio.sleep(2)
-    b.kafka.topics["t"] = topic
-    await sink.until("fetched", 5)
-    other = b.read(7)
-    began_s = asyncio.get_running_loop().time()
-    assert 3 <= await other.until("gone") - began_s < 5
-
-
-@bench(filled(5))
-async def test_one_metadata_answer_that_lags_takes_no_topic_away(b: Bench) -> None:
-    sink = b.read()
-    await sink.until("fetched", 5)
-    topic = b.kafka.topics.pop("t")
-    refreshed = asyncio.create_task(b.cluster.refresh(["t"]))
-    await refreshed
-    b.kafka.topics["t"] = topic
-    later(b)
-    await sink.until("fetched", 6)
-
-
-# -- brokers that are away ------------------------------------------------------------------------
-
-
-@bench(filled(1), filled(1, leader=2), nodes=2)
-async def test_a_broker_that_is_away_does_not_stop_the_others(b: Bench) -> None:
-    b.kafka.down.add(b.kafka.nodes[2])
-    with capture_logs() as logs:
-        away, there = b.read(1), b.read(0)
-        for n in range(1, 30):
-            await there.until("fetched", n)
-            later(b)
-            await asyncio.sleep(0.1)
-    assert [entry["event"] for entry in logs] == ["broker can not be read"]
-    b.kafka.down.clear()
-    await away.until("fetched", 1)
-
-
-@bench(filled(1))
-async def test_a_broker_that_comes_back_at_another_address_is_found(b: Bench) -> None:
-    sink = b.read()
-    await sink.until("fetched", 1)
-    old, new = b.kafka.nodes[1], Endpoint("node", 9500)
-    b.kafka.nodes[1] = new
-    b.kafka.first[old] = 1
-    b.kafka.down.add(old)
-    later(b)
-    with capture_logs():
-        await sink.until("fetched", 2)
-    assert b.kafka.made[b.kafka.fetches[-1].connection].endpoint == new
-
-
-@bench(filled(1), filled(1, leader=2), nodes=2)
-async def test_a_broker_that_nothing_is_read_from_is_let_go(b: Bench) -> None:
-    sink = b.read(1)
-    await sink.until("fetched", 1)
-    assert sink.fetching is not None
-    sink.fetching.close()
-    await asyncio.sleep(fetch_source.SOURCE_IDLE_S + 1)
-    assert b.fetcher._sources == {}
-    assert all(made.closed for made in b.kafka.made if made.number in
-               {asked.connection for asked in b.kafka.fetches})  # fmt: skip
-
-
-# -- replicas (KIP-392) -----------------------------------------------------------------------
-
-
-@bench(filled(1, read_at=2), nodes=2, client_rack="b", metadata_max_age_ms=20_000)
-async def test_the_leaders_advice_is_followed_for_a_while(b: Bench) -> None:
-    sink = b.read(last_epoch=0)
-    await sink.until("fetched", 1)
-    assert [asked.node for asked in b.kafka.fetches[:2]] == [1, 2]
-    assert b.kafka.fetches[0].request.rack_id == "b"
-    assert b.kafka.fetches[1].request.topics[0].partitions[0].last_fetched_epoch == -1
-    before = asyncio.get_running_loop().time()
-    await asyncio.sleep(25)
-    later(b)
-    await sink.until("fetched", 2)
-    assert any(asked.node == 1 and asked.at_s > before for asked in b.kafka.fetches)
-
-
-@bench(filled(5, read_at=2), nodes=2, client_rack="b")
-async def test_out_of_range_at_a_follower_is_asked_of_the_leader(b: Bench) -> None:
-    log = log_of(b)
-
-    def on_fetch(asked: Any) -> None:
-        log.start = 5 if asked.node == 2 else 0
-        if asked.node == 1 and any(each.node == 2 for each in b.kafka.fetches):
-            log.read_at = -1
-
-    b.kafka.on_fetch = on_fetch
-    sink = b.read()
-    await sink.until("fetched", 5)
-    assert [asked.node for asked in b.kafka.fetches[:3]] == [1, 2, 1]
-
-
-@bench(filled(1, read_at=2), nodes=2, client_rack="b")
-async def test_a_follower_that_is_away_is_left(b: Bench) -> None:
-    b.kafka.down.add(b.kafka.nodes[2])
-    with capture_logs():
-        sink = b.read()
-        await b.until(lambda: len(b.kafka.fetches) >= 2)
-        log_of(b).read_at = -1
-        await sink.until("fetched", 1)
+    await asyncio.sleep(5)
+    assert fetching.drained_s == known_s
+    log_of(b).error = 0
+    await b.until(lambda: fetching.drained_s > known_s)
+    known_s = fetching.drained_s
+    b.kafka.error = int(ErrorCode.unknown_server_error)
+    await b.until(lambda: b.kafka.error == 0)
+    assert fetching.drained_s >= known_s
 
 
 # -- many ---------------------------------------------------------------------------------------
@@ -813,6 +461,16 @@ async def test_many_partitions_share_requests(b: Bench) -> None:
     assert len(b.kafka.fetches) <= 12
     await b.until(lambda: b.kafka.fetches[-1].at_s > 2)
     assert b.kafka.fetches[-1].named == []
+
+
+@bench(*[filled(1, leader=1 + n) for n in range(40)], nodes=40)
+async def test_with_many_brokers_answers_are_smaller(b: Bench) -> None:
+    assert b.fetcher.answer_bytes_max == 4 << 20
+    for sink in [b.read(n) for n in range(40)]:
+        await sink.until("fetched", 1)
+    assert b.fetcher.answer_bytes_max == fetcher.UNDER_WAY_BYTES_MAX // 80
+    await b.until(lambda: b.kafka.fetches[-1].at_s > 1)
+    assert b.kafka.fetches[-1].request.max_bytes == fetcher.UNDER_WAY_BYTES_MAX // 80
 
 
 @bench(filled(1, leader=-1))

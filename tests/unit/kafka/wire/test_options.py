@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from sharecoord.errors import InvalidConfigError
+from sharecoord.kafka.wire import options
 from sharecoord.kafka.wire.connection import Endpoint
-from sharecoord.kafka.wire.options import ClusterOptions, FetchOptions, servers_of
+from sharecoord.kafka.wire.keys import HONOURED, READING
+from sharecoord.kafka.wire.options import ClusterOptions, FetchOptions, Number, servers_of
 
 
 def test_addresses_of_all_kinds() -> None:
@@ -71,3 +73,11 @@ def test_metadata_is_refreshed_by_the_shorter_of_two_settings() -> None:
     assert ClusterOptions.of({**servers, "metadata.max.age.ms": 5_000}).refresh_s == 5
     off = {**servers, "topic.metadata.refresh.interval.ms": -1}
     assert ClusterOptions.of(off).refresh_s == 900
+
+
+def test_the_keys_that_are_read_here_are_those_that_are_said_to_be() -> None:
+    numbers = [each for each in vars(options).values() if isinstance(each, Number)]
+    read = {key for each in numbers for key in each.keys}
+    read |= {"bootstrap.servers", "metadata.broker.list", "client.rack"}
+    # Checksums are compared by who opens batches.
+    assert read - HONOURED == READING - {"check.crcs"}

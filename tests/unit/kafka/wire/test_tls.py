@@ -67,14 +67,9 @@ def with_pair(pair: Pair) -> dict[str, Path]:
 @asynccontextmanager
 async def broker_with(pair: Pair, settings: Mapping[str, str], **more: Path):  # type: ignore[no-untyped-def]
     async with FakeBroker(tls=pair.server(**more)) as fake:
-        fake.on(3, lambda request: b"x")
         broker = Broker(fake.endpoint, security_of(settings), OPTIONS)
         yield broker
         broker.close()
-
-
-async def answered(broker: Broker) -> None:
-    assert bytes(await broker.call_raw(3, 12, b"", timeout_s=10.0)) == b""
 
 
 async def refused(broker: Broker) -> SharecoordError:
@@ -90,6 +85,17 @@ async def works(pair: Pair, settings: Mapping[str, str], **more: Path) -> None:
 
 async def test_a_certificate_of_the_ca_is_trusted(ca: Authority, server: Pair) -> None:
     await works(server, ssl_settings(ca))
+
+
+async def test_large_answers_are_whole(ca: Authority, server: Pair) -> None:
+    content = bytes(range(256)) * 12_288
+    async with FakeBroker(tls=server.server()) as fake:
+        fake.on(3, lambda request: b"\0" + content)
+        broker = Broker(fake.endpoint, security_of(ssl_settings(ca)), OPTIONS)
+        asked = (broker.call_raw(3, 12, b"", timeout_s=20.0) for _ in range(3))
+        for answer in await asyncio.gather(*asked):
+            assert answer == content
+        broker.close()
 
 
 async def test_the_ca_may_be_a_text_or_a_directory(
