@@ -36,7 +36,7 @@ class Part(NamedTuple):
     """
 
     data: bytes | bytearray | memoryview
-    """Decompressed."""
+    """Decompressed. Nobody may write to it during a call."""
     position: int
     row: int
     previous_delta: int
@@ -349,11 +349,21 @@ class _Reader:
             raise _WrongError("its number of headers is not possible")
         found: Headers = []
         for _ in range(count):
-            name, at = _sized(data, at, end, "the name of a header is longer than the record")
-            if name is None:
-                raise _WrongError("the name of a header is null")
-            value, at = _sized(data, at, end, "the value of a header is longer than the record")
-            found.append((name.decode(errors="surrogateescape"), value))
+            # As in `_usual`: a short name and a short value need no call.
+            if at < end and not (size := data[at]) & 0x81 and (stop := at + 1 + size // 2) < end:
+                name = str(data[at + 1 : stop], "utf-8", "surrogateescape")
+                at = stop
+            else:
+                long, at = _sized(data, at, end, "the name of a header is longer than the record")
+                if long is None:
+                    raise _WrongError("the name of a header is null")
+                name = long.decode(errors="surrogateescape")
+            if at < end and not (size := data[at]) & 0x81 and (stop := at + 1 + size // 2) <= end:
+                value: bytes | None = bytes(data[at + 1 : stop])
+                at = stop
+            else:
+                value, at = _sized(data, at, end, "the value of a header is longer than the record")
+            found.append((name, value))
         if at != end:
             raise _WrongError("it has bytes behind its headers")
         if found:
