@@ -21,7 +21,7 @@ _CITIES: Final = ("Aachen", "Brest", "Cork", "Delft", "Evora", "Florence", "Ghen
 def json_texts(length: int, seed: int) -> Sequence[bytes]:
     """Texts of a length in bytes, each the begin of the JSON of an order with its lines.
 
-    They are to be taken in turn. Batches of 16 kB of them compress to about a third with lz4.
+    They are to be taken in turn. librdkafka compresses them to 0.4 with lz4, to 0.23 with zstd.
     """
     if length <= 0:
         return (b"",)
