@@ -422,12 +422,17 @@ class World:
         return self.log.exists(key.topic) and self.key(key.topic, key.partition) == key
 
     def _sees_cut(self, key: PartitionKey, cut: int) -> str:
-        """Which coordinator knows that a log was cut just there; "" = none."""
+        """Which coordinator knows that a log was cut just there; "" = none.
+
+        What it found in a former state epoch is void.
+        """
+        shadow = self.judge.by_key[key]
         for node in self.fleet.alive():
             group = node.coordinator.groups.get(GROUP) if node.coordinator else None
             actor = group.partitions.get(key.place) if group else None
             seen = actor.log.shorter_log if actor and actor.key == key else None
-            if seen and seen.is_cut and seen.lowest_end == cut and not node.process.frozen:
+            is_here = seen and (seen.state_epoch, seen.lowest_end) == (shadow.state_epoch, cut)
+            if seen and is_here and seen.is_cut and not node.process.frozen:
                 return node.name
         return ""
 
