@@ -18,7 +18,7 @@ from sharecoord_sdk._worker.leases import Part
 from sharecoord_sdk._worker.options import Behaviour
 from sharecoord_sdk._worker.shell import _messages
 
-from tests.sdk.fake_coordinator import Ack, acks_of, make_batch
+from tests.sdk.fake_coordinator import TOPIC_ID, Ack, acks_of, make_batch
 from tests.sdk.worker_world import WorkerWorld
 
 CONCURRENCY = 4
@@ -135,7 +135,7 @@ class WorkerMachine(RuleBasedStateMachine):
         gone -= {at for at in gone if at in self.decided}
         lost = [
             types_pb.HeldRange(
-                partition=types_pb.TopicPartition(topic="t", partition=0),
+                partition=types_pb.TopicPartition(topic="t", partition=0, topic_id=TOPIC_ID),
                 first_offset=offset,
                 last_offset=offset,
                 lock_token=self.locked.pop(offset),

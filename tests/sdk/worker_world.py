@@ -13,6 +13,7 @@ from sharecoord_sdk._worker.leases import Part
 from sharecoord_sdk._worker.line import Lease
 from sharecoord_sdk._worker.options import Behaviour
 
+from tests.sdk.fake_coordinator import TOPIC_ID
 from tests.sdk.world import World, take_notices
 
 
@@ -90,7 +91,7 @@ class WorkerWorld(World):
     def rejoin(self, first_lost: int, last_lost: int) -> None:
         """A new stream is there; of the first batch so many offsets were lost meanwhile."""
         lost = types_pb.HeldRange(
-            partition=types_pb.TopicPartition(topic="t", partition=0),
+            partition=types_pb.TopicPartition(topic="t", partition=0, topic_id=TOPIC_ID),
             first_offset=first_lost,
             last_offset=last_lost,
             lock_token=7,
