@@ -84,7 +84,7 @@ class SimLog(FakeLog):
     ) -> int:
         """Appends records whose value no other call's records have; `more`: key, headers."""
         end = self.log(topic, partition).log_end
-        body = value or f"{self.topic_id(topic)}/{partition}/{len(self.known.written)}/{end}"
+        body = value or f"{self.topic_id(topic)}/{partition}/{self.known.appends}/{end}"
         text = body if isinstance(body, bytes) else body.encode()
         first = super().append(topic, count, partition=partition, value=text, **more)
         place, offsets = self._key(topic, partition), range(first, first + count)

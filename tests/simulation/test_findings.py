@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from sharecoord.testing.virtual_time import virtual
+from tests.simulation.environment import SimLog
 from tests.unit.runtime.worlds import counts, offsets, world_with
 from tests.world import running
 
@@ -25,3 +26,14 @@ async def test_a_lock_that_ends_before_its_delivery_was_sent_does_not_count() ->
         assert (offsets(*deliveries), counts(*deliveries)) == ([0, 1, 2, 3, 4], {1})
         for delivery in deliveries:
             await member.settle(delivery)
+
+
+def test_a_record_that_takes_a_lost_ones_place_has_a_value_of_its_own() -> None:
+    """By its value the judge tells whether a record that a cut took is there again."""
+    log = SimLog()
+    log.create("orders")
+    for _ in range(3):
+        log.truncate("orders", 0)
+        log.append("orders", 3)
+    topic_id = log.topic_id("orders")
+    assert [len(log.known.written[topic_id, 0][offset]) for offset in range(3)] == [3, 3, 3]

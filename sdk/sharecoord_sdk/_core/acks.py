@@ -263,9 +263,9 @@ class AckBook:
     def answered(self, result: service_pb.AcknowledgeResult, now: float) -> AckDecisions:
         """Reads the answer to one message: partitions that it leaves out succeeded."""
         settlement = AckDecisions()
-        answers = result.outcomes
+        answers = {PartitionKey.of(each.partition): each for each in result.outcomes}
         for part in self._sent.pop(result.acknowledge_id, ()):
-            answer = next((o for o in answers if PartitionKey.of(o.partition) == part.key), None)
+            answer = answers.get(part.key)
             if answer is not None and answer.error_reason:
                 self._partition_failed(part, answer, settlement, now)
             else:
