@@ -79,7 +79,7 @@ class Sink:
             raise RuntimeError("not now")
         self.said.append((chunk.covers_from, chunk.first, chunk.last))
 
-    def on_end(self, end_offset: int) -> None:
+    def on_end(self, end_offset: int, last_epoch: int = -1) -> None:
         self.said.append(end_offset)
 
     def on_out_of_range(self) -> None:
@@ -101,7 +101,7 @@ def recs(first: int, count: int) -> bytes:
 
 
 def begun(reader: RawLogReader, sink: Sink, offset: int = 0) -> tuple[RawReading, FakeFetching]:
-    reading = reader.read("t", 0, offset, committed=True, sink=sink)
+    reading = reader.read("t", 0, offset, last_epoch=-1, committed=True, sink=sink)
     return reading, cast("FakeFetching", reading._fetching)
 
 
