@@ -56,11 +56,14 @@ class Noted:
         self.covered = chunk.last + 1
         self.chunks.append(chunk)
 
-    def on_end(self, end_offset: int) -> None:
+    def on_end(self, end_offset: int, last_epoch: int = -1) -> None:
         assert end_offset >= self.covered
         self.ends.append(end_offset)
 
     def on_out_of_range(self) -> None:
+        self.out_of_range = True
+
+    def on_diverged(self, epoch: int, end_offset: int) -> None:
         self.out_of_range = True
 
     def on_gone(self) -> None:
@@ -93,5 +96,7 @@ def follow(
 ) -> Noted:
     """Reads a partition."""
     noted = Noted(offset)
-    noted.reading = reader.read(topic, partition, offset, committed=committed, sink=noted)
+    noted.reading = reader.read(
+        topic, partition, offset, last_epoch=-1, committed=committed, sink=noted
+    )
     return noted

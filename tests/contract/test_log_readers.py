@@ -184,7 +184,7 @@ async def test_positions_that_the_log_does_not_have(
         beyond, below, good = follow(reader, name, 11), follow(reader, name, 3), Noted(4)
         await beyond.until(lambda: beyond.out_of_range)
         await below.until(lambda: below.out_of_range)
-        reader.read(name, 0, 4, committed=True, sink=good)
+        reader.read(name, 0, 4, last_epoch=-1, committed=True, sink=good)
         await good.until_end(10)
         with pytest.raises(OffsetOutOfRangeError, match="offset 3"):
             await reader.reread(name, 0, 3, 5, committed=True)
@@ -264,7 +264,7 @@ async def test_a_closed_reading_says_nothing_more(
 
         first = noted.on_chunk
         noted.on_chunk = lambda chunk: (first(chunk), close(chunk))  # type: ignore[assignment, func-returns-value, return-value]
-        noted.reading = reader.read(name, 0, 0, committed=True, sink=noted)
+        noted.reading = reader.read(name, 0, 0, last_epoch=-1, committed=True, sink=noted)
         await noted.until(lambda: noted.covered == -1)
         topics.produce(name, numbered(3, 3))
         other = follow(reader, name)

@@ -85,6 +85,9 @@ class Sink:
     def on_out_of_range(self) -> None:
         self.said.append("out of range")
 
+    def on_diverged(self, epoch: int, end_offset: int) -> None:
+        self.said.append((epoch, end_offset))
+
     def on_gone(self) -> None:
         self.said.append("gone")
 
@@ -152,16 +155,20 @@ async def test_a_damaged_batch_is_fetched_again_and_nothing_behind_it_comes_befo
 
 
 @pytest.mark.parametrize(
-    ("how", "told"),
-    [("on_out_of_range", "out of range"), ("on_gone", "gone"), ("on_diverged", "out of range")],
+    ("how", "said", "told"),
+    [
+        ("on_out_of_range", (), "out of range"),
+        ("on_gone", (), "gone"),
+        ("on_diverged", (3, 7), (3, 7)),
+    ],
 )
 async def test_what_ends_a_reading_is_told_once(
-    fetchers: list[FakeFetcher], how: str, told: str
+    fetchers: list[FakeFetcher], how: str, said: tuple[int, ...], told: object
 ) -> None:
     reader, sink = RawLogReader(SETTINGS), Sink()
     reading, fetching = begun(reader, sink)
     for _ in range(2):
-        getattr(fetching.sink, how)(*((3, 7) if how == "on_diverged" else ()))
+        getattr(fetching.sink, how)(*said)
     assert sink.said == [told]
     assert reading.closed
     await reader.close()
@@ -187,7 +194,7 @@ async def test_several_readings_of_a_partition_take_several_fetchers(
     first, second = begun(reader, Sink())[0], begun(reader, Sink())[0]
     assert len(fetchers) == 2
     may_open = False
-    third = reader.read("t", 0, 0, committed=True, sink=Sink())
+    third = reader.read("t", 0, 0, last_epoch=-1, committed=True, sink=Sink())
     assert (reader.waiting, len(fetchers)) == (1, 2)
     assert third.drained_s < 0
     second.close()
