@@ -20,6 +20,7 @@ from sharecoord.core.records import (
     Columns,
     Cursor,
     Headers,
+    RawBatch,
     Record,
     RecordChunk,
     key_hashes_of,
@@ -158,6 +159,29 @@ class BatchChunk(RecordChunk):
         begin = max(bisect_right(self._firsts, first) - 1, 0)
         end = bisect_right(self._firsts, last)
         return [self._part(at, first, last) for at in range(begin, end)]
+
+    def whole(self, start: int, stop: int) -> list[RawBatch]:
+        """See `RecordChunk`."""
+        first, last = self.offset(start), self.offset(stop - 1)
+        begin = max(bisect_right(self._firsts, first) - 1, 0)
+        end = bisect_right(self._firsts, last)
+        return [
+            RawBatch(
+                self._data[each.start : each.end],
+                each.base_offset,
+                each.last_offset,
+                each.count,
+                each.attributes & COMPRESSION,
+            )
+            for each in self._batches[begin:end]
+        ]
+
+    def batch_of(self, offset: int) -> Span | None:
+        """See `RecordChunk`."""
+        at = bisect_right(self._firsts, offset) - 1
+        if at < 0 or self._batches[at].last_offset < offset:
+            return None
+        return self._batches[at].base_offset, self._batches[at].last_offset
 
     def read_to(self, last: int, cursor: Cursor) -> None:
         """See `RecordChunk`."""
