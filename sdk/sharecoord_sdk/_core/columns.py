@@ -141,21 +141,31 @@ class Payload:
         position, why = 0, "no batch has them"
         for content in batch.whole_batches:
             try:
-                first, last = whole.bounds(content)
+                header = whole.header_of(content)
             except ValueError as error:
                 why = str(error)
                 continue
-            start = max(columns.row_from(first), position)
-            stop = columns.row_from(last + 1)
+            start = max(columns.row_from(header.base_offset), position)
+            stop = columns.row_from(header.last_offset + 1)
             if start < stop:
                 self._lack(position, start, why)
-                self.unopened.append(_WholeBatch(start, stop, content))
+                self.unopened.append(_WholeBatch(start, stop, content, header))
                 position = stop
         self._lack(position, columns.count, why)
 
     def _lack(self, start: int, stop: int, why: str) -> None:
         if start < stop:
-            self.unopened.append(_WholeBatch(start, stop, b"", why))
+            self.unopened.append(_WholeBatch(start, stop, b"", None, why))
+
+    def take(self, start: int, stop: int) -> list[_WholeBatch]:
+        """Takes the unopened batches that have rows of [start, stop)."""
+        waiting = self.unopened
+        first = next((at for at, each in enumerate(waiting) if each.stop > start), len(waiting))
+        last = first
+        while last < len(waiting) and waiting[last].start < stop:
+            last += 1
+        taken, waiting[first:last] = waiting[first:last], []
+        return taken
 
     def fill(self, start: int, stop: int, opened: whole.Opened) -> None:
         """Takes the keys and values of rows [start, stop)."""
@@ -172,6 +182,7 @@ class _WholeBatch(NamedTuple):
     start: int
     stop: int
     content: bytes
+    header: whole.BatchHeader
     #: Why there is no batch.
     why: str = ""
 
@@ -289,20 +300,18 @@ class Columns:
         if self._headers is None:
             self._timestamps, self._headers = [0] * self.count, {}
             payload.place(self)
-        wanted = [each for each in payload.unopened if each.start < stop and start < each.stop]
-        payload.unopened = [each for each in payload.unopened if each not in wanted]
-        self.unopened = bool(payload.unopened)
-        for each in wanted:
+        for each in payload.take(start, stop):
             try:
                 self._open(each, payload)
             except ValueError as error:
                 self._fail(each, str(error))
+        self.unopened = bool(payload.unopened)
 
     def _open(self, each: _WholeBatch, payload: Payload) -> None:
         if each.why:
             raise ValueError(each.why)
         start, stop = each.start, each.stop
-        opened = whole.read(each.content, self._offsets(start, stop))
+        opened = whole.read(each.content, each.header, self._offsets(start, stop))
         payload.fill(start, stop, opened)
         assert self._timestamps is not None, "made at the first opening"
         assert self._headers is not None, "made at the first opening"

@@ -7,7 +7,7 @@ is asked for columns.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 try:
     from sharecoord_batches import checksums, codecs, headers, opener
@@ -26,6 +26,9 @@ RECORDS_MAX: Final = 100_000
 
 _NONE: Final = 0
 _V2: Final = 2
+
+#: `sharecoord_batches.headers.BatchHeader`.
+BatchHeader: TypeAlias = Any
 
 HeadersList = list[tuple[str, bytes | None]]
 
@@ -49,24 +52,25 @@ def compressions() -> tuple[int, ...]:
     return (_NONE, codecs.GZIP, *others)
 
 
-def bounds(content: bytes) -> tuple[int, int]:
-    """First and last offset of a batch, as its header says.
+def header_of(content: bytes) -> BatchHeader:
+    """The header of a batch.
 
     Raises:
         ValueError: It is no batch.
     """
-    found = _header(memoryview(content))
-    return found.base_offset, found.last_offset
+    found = next(headers.batches(memoryview(content)), None)
+    if found is None or found.end != len(content) or found.magic != _V2:
+        raise ValueError(f"{len(content)} bytes are no record batch of format v2")
+    return found
 
 
-def read(content: bytes, offsets: Sequence[int]) -> Opened:
+def read(content: bytes, header: BatchHeader, offsets: Sequence[int]) -> Opened:
     """The records of a batch at these offsets, which are in order.
 
     Raises:
         ValueError: The batch can not be opened, or has not all of them.
     """
     view = memoryview(content)
-    header = _header(view)
     if checksums.HAS_CRC32C and not checksums.is_intact(view, header):
         raise ValueError(f"its checksum is not {header.crc:#x}: its bytes are damaged")
     data, start = content, headers.HEADER_BYTES
@@ -83,18 +87,11 @@ def read(content: bytes, offsets: Sequence[int]) -> Opened:
     )  # fmt: skip
     named = {row: _with_texts(each) for row, each in named.items()} if named else named
     found = Opened(timestamps, keys, values, named)
-    if len(deltas) == len(offsets) and all(
-        offset == base + delta for offset, delta in zip(offsets, deltas, strict=True)
-    ):
+    # Deltas grow, so consecutive ones are what their number says.
+    is_run = isinstance(offsets, range) and deltas and base + deltas[0] == offsets[0]
+    if is_run and len(deltas) == len(offsets):
         return found
     return _picked(found, {base + delta: row for row, delta in enumerate(deltas)}, offsets)
-
-
-def _header(view: memoryview) -> headers.BatchHeader:
-    found = next(headers.batches(view), None)
-    if found is None or found.end != len(view) or found.magic != _V2:
-        raise ValueError(f"{len(view)} bytes are no record batch of format v2")
-    return found
 
 
 def _picked(found: Opened, row_of: dict[int, int], offsets: Iterable[int]) -> Opened:

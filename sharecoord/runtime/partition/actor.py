@@ -441,7 +441,8 @@ class DeliveryEffect:
         """The delivery of acquired records: by reference, with their checkpoints."""
         slices = actor.cache.slices(acquired)
         records = sum(s.stop - s.start for s in slices)
-        whole = whole_batches(actor.key, slices, acquired, session.opens)
+        by_key = actor.settings.ordering is Ordering.KEY
+        whole = () if by_key else whole_batches(actor.key, slices, acquired, session.opens)
         if whole:
             size = sum(len(batch.content) for batch in whole)
         else:
