@@ -293,7 +293,7 @@ class PartitionActor(ClaimedPartition):
         if window.due or is_soft or settings.ordering != Ordering.UNORDERED:
             return max_records
         records = min(max_records, partition.room)
-        held = window.held.get(session.member_id, 0)
+        held = min(window.held.get(session.member_id, 0), session.batch_records_max)
         return up_to_a_batch(self.cache, window.end_offset, records, held) if records > 0 else 0
 
     def _send(self, session: Session, delivery: Delivery, now_ms: int) -> None:

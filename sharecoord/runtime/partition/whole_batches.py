@@ -57,13 +57,13 @@ def up_to_a_batch(cache: RecordCache, first: int, records: int, held: int) -> in
     """How many of `records` new ones from offset `first` on a member gets that opens batches.
 
     They end where a batch ends, if one does: what is left of a batch would travel twice. A member
-    that holds a batch already does not get less than half of the next one.
+    that holds as many records as the next batch has waits until it has room for all of it.
 
     Args:
         cache: The records at hand.
         first: Offset of the first new one.
         records: Most records.
-        held: Records that the member holds.
+        held: Records that the member holds, or the most of one delivery if that is less.
     """
     span = _batch_of(cache, first + records - 1)
     if span is None or span[1] == first + records - 1:
@@ -71,7 +71,7 @@ def up_to_a_batch(cache: RecordCache, first: int, records: int, held: int) -> in
     if span[0] > first:
         return span[0] - first
     left = span[1] - first + 1
-    return 0 if 2 * records < left <= held else records
+    return 0 if records < left <= held else records
 
 
 def _batch_of(cache: RecordCache, offset: int) -> Span | None:
