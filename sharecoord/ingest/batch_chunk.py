@@ -33,6 +33,10 @@ from sharecoord.ingest.open_batches import OpenBatches
 CREATE_TIME: Final = 1
 LOG_APPEND_TIME: Final = 2
 
+DELETE_HORIZON: Final = 0x40
+"""Attribute of batches from which compaction will take records: their first timestamp is the time
+for that (KIP-534)."""
+
 BATCH_OVERHEAD_BYTES: Final = 430
 """Memory of a batch beside its bytes: its header, a tuple of eleven numbers, and list slots."""
 
@@ -257,10 +261,13 @@ class BatchChunk(RecordChunk):
             return None
 
     def timestamp(self, at: int) -> int:
-        """See `RecordChunk`."""
-        batch = self._batches[bisect_right(self._firsts, self.offset(at)) - 1]
+        """See `RecordChunk`; of the first record of a batch its header tells."""
+        offset = self.offset(at)
+        batch = self._batches[bisect_right(self._firsts, offset) - 1]
         if self.timestamp_type == LOG_APPEND_TIME:
             return batch.max_timestamp
+        if offset == batch.base_offset and not batch.attributes & DELETE_HORIZON:
+            return batch.first_timestamp
         try:
             return self.record(at).timestamp_ms
         except UnreadableRecordsError:
