@@ -16,6 +16,11 @@ UNWANTED_MAX: Final = 1
 """Records that go along unwanted with each wanted one, on average over a delivery. With more of
 them the copies cost more than columns do."""
 
+UNCOMPRESSED_BYTES_MIN: Final = 32 << 10
+"""Least bytes of an uncompressed batch, on average over a delivery. Columns of many small ones are
+written by one call of C here, while the member opens each by itself: at 16 kB that costs it more
+than it saves. Compressed batches pay at any size: the coordinator has them not to decompress."""
+
 
 def whole_batches(
     key: PartitionKey, slices: Iterable[Slice], acquired: Iterable[AcquiredRange], opens: Set[int]
@@ -49,8 +54,15 @@ def whole_batches(
             if batch.compression not in opens:
                 return ()
             found.append(batch)
-    records = sum(batch.records for batch in found)
-    return found if records - wanted <= UNWANTED_MAX * wanted else ()
+    return found if _pays(found, wanted) else ()
+
+
+def _pays(found: Sequence[RawBatch], wanted: int) -> bool:
+    if sum(batch.records for batch in found) - wanted > UNWANTED_MAX * wanted:
+        return False
+    if any(batch.compression for batch in found):
+        return True
+    return sum(len(batch.content) for batch in found) >= UNCOMPRESSED_BYTES_MIN * len(found)
 
 
 def up_to_a_batch(cache: RecordCache, first: int, records: int, held: int) -> int:

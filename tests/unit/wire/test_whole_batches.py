@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -28,6 +28,14 @@ from tests.raw_batches import ABORT, Rec, batch, marker
 from tests.unit.ingest.test_batch_chunk import KEY, NOW_MS, chunks_of, logs
 
 ALL = frozenset(range(5))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_batches_pay() -> Iterator[None]:
+    """Uncompressed batches of these tests are small."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(forms, "UNCOMPRESSED_BYTES_MIN", 0)
+        yield
 
 
 @st.composite
@@ -130,7 +138,7 @@ def log_of(*parts: bytes, aborted: Sequence[Aborted] = (), start: int = 0) -> li
 
 
 def recs(*offsets: int, **fields: Any) -> list[Rec]:
-    return [Rec(offset, b"v%d" % offset, **fields) for offset in offsets]
+    return [Rec(**{"offset": at, "value": b"v%d" % at, **fields}) for at in offsets]
 
 
 def acquired_of(chunk: BatchChunk, *spans: tuple[int, int]) -> tuple[list[Slice], list[Any]]:
@@ -203,6 +211,15 @@ def test_records_that_come_again_and_dead_letters_come_as_columns() -> None:
     assert forms.whole_batches(replace(KEY, lane="orders"), slices, ranges, ALL) == ()
     assert forms.whole_batches(KEY, slices, ranges, frozenset()) == ()
     assert len(forms.whole_batches(KEY, slices, ranges, ALL)) == 1
+
+
+def test_uncompressed_batches_go_whole_if_they_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    (chunk,) = log_of(batch(recs(0, 1)), batch(recs(2, 3, value=b"x" * 500)))
+    sizes = [len(each.content) for each in chunk.whole(0, 4)]
+    slices, ranges = acquired_of(chunk, (0, 3))
+    for least, is_whole in ((sum(sizes) // 2, True), (sum(sizes) // 2 + 1, False)):
+        monkeypatch.setattr(forms, "UNCOMPRESSED_BYTES_MIN", least)
+        assert bool(forms.whole_batches(KEY, slices, ranges, ALL)) == is_whole
 
 
 def test_a_batch_in_two_chunks_goes_once_and_one_that_was_rewritten_not_at_all() -> None:
