@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from sharecoord.api.grpc.unary import UnaryCalls
+from sharecoord.api.grpc.validation import join_command
 from sharecoord.core.delivery import Delivery
 from sharecoord.core.dispatch.schedule import DELIVER_AT_HEADER
 from sharecoord.core.records import RecordChunk
@@ -22,9 +24,11 @@ from sharecoord.testing.fake_log import FakeRecord
 from sharecoord.testing.harness import STORE_EPOCH_MS
 from sharecoord.testing.ledger import Ledger
 from sharecoord.testing.virtual_time import virtual
+from sharecoord.wire import share_service_pb2 as service
 from tests.raw_batches import Rec, batch
 from tests.unit.runtime.fleets import joined_fleet
 from tests.unit.runtime.worlds import accept, counts, now_s, offsets, world_with
+from tests.world import running
 
 BATCH_RECORDS = 10
 ALL = frozenset(range(5))
@@ -143,6 +147,27 @@ async def test_an_owner_knows_what_the_member_of_a_gateway_opens() -> None:
         assert {each.key.partition for each in found} == {0, 1}
         assert sum(map(len, fleet.owned().values())) == 2
         assert sum(forms(*found)) == 4
+
+
+@virtual
+async def test_a_fetch_without_a_stream_gives_them_too() -> None:
+    world = world_with(20, scheduled_delivery="false")
+    async with running(world) as coordinator:
+        calls = UnaryCalls(coordinator)
+        join = service.Join(
+            group_id="g", member_id="m", topics=["orders"], protocol_version=1,
+            opens=[0, 3, 77],  # type: ignore[list-item]
+        )  # fmt: skip
+        group_id, command = join_command(join, "h")
+        assert command.opens == {0, 3}
+        joined = (await calls.join(group_id, command)).joined
+        answer = await calls.fetch(
+            service.FetchRequest(
+                group_id="g", member_id="m", member_epoch=joined.member_epoch, request_id=1,
+                max_records=20, max_wait_ms=1_000,
+            )
+        )  # fmt: skip
+        assert sum(len(each.whole_batches) for each in answer.batches) == 2
 
 
 # -- where a delivery ends ------------------------------------------------------------------------
