@@ -24,10 +24,12 @@ Consumers = Callable[..., ShareConsumer]
 
 @pytest.fixture
 def consumers(coordinator: CoordinatorProcess) -> Iterator[Consumers]:
-    """Makes consumers of a group and a topic."""
+    """Makes consumers of a group and a topic; the group does not look for schedules."""
     with ExitStack() as stack:
+        admin = stack.enter_context(AdminClient({"bootstrap.servers": coordinator.address}))
 
         def make(group: str, topic: str, **config: object) -> ShareConsumer:
+            admin.alter_group_configs(group, {"share.scheduled.delivery": False})
             made = ShareConsumer(
                 {"bootstrap.servers": coordinator.address, "group.id": group, **config}
             )

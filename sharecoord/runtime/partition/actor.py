@@ -441,8 +441,12 @@ class DeliveryEffect:
         """The delivery of acquired records: by reference, with their checkpoints."""
         slices = actor.cache.slices(acquired)
         records = sum(s.stop - s.start for s in slices)
-        by_key = actor.settings.ordering is Ordering.KEY
-        whole = () if by_key else whole_batches(actor.key, slices, acquired, session.opens)
+        settings, opens = actor.settings, session.opens
+        if settings.ordering is Ordering.KEY:
+            # All batches were opened for their keys, and the SDK needs these first.
+            opens = frozenset()
+        looks = settings.scheduled_delivery
+        whole = whole_batches(actor.key, slices, acquired, opens, opened=looks)
         if whole:
             size = sum(len(batch.content) for batch in whole)
         else:

@@ -16,14 +16,19 @@ UNWANTED_MAX: Final = 1
 """Records that go along unwanted with each wanted one, on average over a delivery. With more of
 them the copies cost more than columns do."""
 
-UNCOMPRESSED_BYTES_MIN: Final = 32 << 10
-"""Least bytes of an uncompressed batch, on average over a delivery. Columns of many small ones are
-written by one call of C here, while the member opens each by itself: at 16 kB that costs it more
-than it saves. Compressed batches pay at any size: the coordinator has them not to decompress."""
+BYTES_MIN: Final = 32 << 10
+"""Least bytes of a batch, on average over a delivery. Columns of many small ones are written by one
+call of C here, while the member opens each by itself: at 16 kB that costs it more than it saves. A
+compressed batch that nobody opens here pays at any size."""
 
 
 def whole_batches(
-    key: PartitionKey, slices: Iterable[Slice], acquired: Iterable[AcquiredRange], opens: Set[int]
+    key: PartitionKey,
+    slices: Iterable[Slice],
+    acquired: Iterable[AcquiredRange],
+    opens: Set[int],
+    *,
+    opened: bool,
 ) -> Sequence[RawBatch]:
     """The batches with the records of a delivery, if they go to the member as they are; else none.
 
@@ -35,6 +40,7 @@ def whole_batches(
         slices: The records.
         acquired: Their locks.
         opens: The compressions that the member can undo.
+        opened: Whether compressed batches were opened here already, for what the group looks at.
     """
     if not opens or key.lane or any(each.delivery_count > 1 for each in acquired):
         return ()
@@ -54,15 +60,15 @@ def whole_batches(
             if batch.compression not in opens:
                 return ()
             found.append(batch)
-    return found if _pays(found, wanted) else ()
+    return found if _pays(found, wanted, opened=opened) else ()
 
 
-def _pays(found: Sequence[RawBatch], wanted: int) -> bool:
+def _pays(found: Sequence[RawBatch], wanted: int, *, opened: bool) -> bool:
     if sum(batch.records for batch in found) - wanted > UNWANTED_MAX * wanted:
         return False
-    if any(batch.compression for batch in found):
+    if not opened and any(batch.compression for batch in found):
         return True
-    return sum(len(batch.content) for batch in found) >= UNCOMPRESSED_BYTES_MIN * len(found)
+    return sum(len(batch.content) for batch in found) >= BYTES_MIN * len(found)
 
 
 def up_to_a_batch(cache: RecordCache, first: int, records: int, held: int) -> int:

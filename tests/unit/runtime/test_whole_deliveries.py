@@ -17,6 +17,7 @@ from sharecoord.core.states import AcknowledgeType
 from sharecoord.ingest.batch_chunk import Source
 from sharecoord.ingest.log_bytes import LogBytes
 from sharecoord.ingest.open_batches import OpenBatches
+from sharecoord.runtime.partition import whole_batches
 from sharecoord.runtime.partition.record_cache import RecordCache
 from sharecoord.runtime.partition.whole_batches import up_to_a_batch
 from sharecoord.testing import fake_log
@@ -53,6 +54,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         assert error is None
         return chunk
 
+    monkeypatch.setattr(whole_batches, "BYTES_MIN", 0)
     monkeypatch.setattr(fake_log, "build_chunk", build)
     monkeypatch.setattr(fake_log, "CHUNK_RECORDS_MAX", BATCH_RECORDS)
     return found
@@ -118,6 +120,16 @@ async def test_deliveries_end_with_batches_and_what_comes_again_comes_as_columns
 @virtual
 async def test_in_a_group_with_order_by_key_all_comes_as_columns() -> None:
     world = world_with(20, ordering="key")
+    async with world.one_member(max_poll_records=20, opens=ALL) as (_, member):
+        assert set(forms(*await member.take(20))) == {0}
+
+
+@virtual
+async def test_small_batches_that_were_opened_for_a_schedule_come_as_columns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(whole_batches, "BYTES_MIN", 1_000)
+    world = world_with(20)
     async with world.one_member(max_poll_records=20, opens=ALL) as (_, member):
         assert set(forms(*await member.take(20))) == {0}
 
