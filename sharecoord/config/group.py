@@ -250,7 +250,7 @@ class GroupConfig:
         "share.scheduled.delivery",
         "Whether new records wait for the moment that their headers `sharecoord-deliver-at` and "
         "`sharecoord-delay-ms` name. A group whose producers never set them saves the look into "
-        "every record.",
+        "every record; to members that open record batches compressed ones then go unopened.",
         default=True,
     )
     retry_keep_payload: bool = bool_setting(

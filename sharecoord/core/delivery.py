@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from sharecoord.core.changes import PartitionKey
 from sharecoord.core.partition.share_partition import AcquiredRange, HeldRange, RangeOutcome
-from sharecoord.core.records import RecordChunk
+from sharecoord.core.records import RawBatch, RecordChunk
 from sharecoord.errors import SharecoordError
 
 
@@ -33,6 +33,8 @@ class Delivery:
     """(offset, data) of records that have one, in order of offset."""
     replay_epoch: int = 0
     """Grows with each reset of these offsets (`PartitionRow.replay_epoch`)."""
+    whole: Sequence[RawBatch] = ()
+    """The raw batches that go to the member in the place of columns; none = columns go."""
 
 
 @dataclass(slots=True)

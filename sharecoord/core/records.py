@@ -78,6 +78,19 @@ class Columns(NamedTuple):
     """By index from the first of these records; sparse."""
 
 
+class RawBatch(NamedTuple):
+    """A record batch of Kafka (format v2) as a broker sent it."""
+
+    content: memoryview
+    """With its header."""
+    first: int
+    last: int
+    records: int
+    """Number of its records, wanted or not."""
+    compression: int
+    """Kafka's number; 0 = none."""
+
+
 class RecordChunk(ABC):
     """Records of one partition in order of offset. Never changed.
 
@@ -142,6 +155,14 @@ class RecordChunk(ABC):
 
     def parts(self, start: int, stop: int) -> Sequence[Part] | None:
         """The records [start, stop) as they lie in raw batches; None = they are columns."""
+        return None
+
+    def whole(self, start: int, stop: int) -> Sequence[RawBatch] | None:
+        """The raw batches with the records [start, stop); None = they are columns."""
+        return None
+
+    def batch_of(self, offset: int) -> Span | None:
+        """The offsets of the raw batch that has this one; None = it is in none."""
         return None
 
     def read_to(self, last: int, cursor: Cursor) -> None:  # noqa: B027 - columns need no cursor

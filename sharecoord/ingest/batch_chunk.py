@@ -20,6 +20,7 @@ from sharecoord.core.records import (
     Columns,
     Cursor,
     Headers,
+    RawBatch,
     Record,
     RecordChunk,
     key_hashes_of,
@@ -31,6 +32,10 @@ from sharecoord.ingest.open_batches import OpenBatches
 
 CREATE_TIME: Final = 1
 LOG_APPEND_TIME: Final = 2
+
+DELETE_HORIZON: Final = 0x40
+"""Attribute of batches from which compaction will take records: their first timestamp is the time
+for that (KIP-534)."""
 
 BATCH_OVERHEAD_BYTES: Final = 430
 """Memory of a batch beside its bytes: its header, a tuple of eleven numbers, and list slots."""
@@ -159,6 +164,29 @@ class BatchChunk(RecordChunk):
         end = bisect_right(self._firsts, last)
         return [self._part(at, first, last) for at in range(begin, end)]
 
+    def whole(self, start: int, stop: int) -> list[RawBatch]:
+        """See `RecordChunk`."""
+        first, last = self.offset(start), self.offset(stop - 1)
+        begin = max(bisect_right(self._firsts, first) - 1, 0)
+        end = bisect_right(self._firsts, last)
+        return [
+            RawBatch(
+                self._data[each.start : each.end],
+                each.base_offset,
+                each.last_offset,
+                each.count,
+                each.attributes & COMPRESSION,
+            )
+            for each in self._batches[begin:end]
+        ]
+
+    def batch_of(self, offset: int) -> Span | None:
+        """See `RecordChunk`."""
+        at = bisect_right(self._firsts, offset) - 1
+        if at < 0 or self._batches[at].last_offset < offset:
+            return None
+        return self._batches[at].base_offset, self._batches[at].last_offset
+
     def read_to(self, last: int, cursor: Cursor) -> None:
         """See `RecordChunk`."""
         self._cursor = bisect_right(self._firsts, last) - 1, last, cursor
@@ -233,10 +261,13 @@ class BatchChunk(RecordChunk):
             return None
 
     def timestamp(self, at: int) -> int:
-        """See `RecordChunk`."""
-        batch = self._batches[bisect_right(self._firsts, self.offset(at)) - 1]
+        """See `RecordChunk`; of the first record of a batch its header tells."""
+        offset = self.offset(at)
+        batch = self._batches[bisect_right(self._firsts, offset) - 1]
         if self.timestamp_type == LOG_APPEND_TIME:
             return batch.max_timestamp
+        if offset == batch.base_offset and not batch.attributes & DELETE_HORIZON:
+            return batch.first_timestamp
         try:
             return self.record(at).timestamp_ms
         except UnreadableRecordsError:

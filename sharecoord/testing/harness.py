@@ -222,6 +222,7 @@ class FakeMember:
         credit: int = 1 << 40,
         credit_bytes: int = 1 << 40,
         lock_book: list[BookEntry] | None = None,
+        opens: frozenset[int] = frozenset(),
     ) -> list[HeldRange]:
         """Joins with a lock book (by default what it believes to hold); returns what it lost."""
         self.broken()
@@ -237,6 +238,7 @@ class FakeMember:
             credit,
             credit_bytes,
             lock_book_of(book),
+            opens=opens,
         )
         self.ledger.joined(self.member_id, book)
         self.ended = self.drained = False

@@ -27,6 +27,8 @@ DELAY_MS_MAX = 2**53
 PREFIXES_MAX = 4_096
 """Most lengths of payloads whose encoding is remembered: half a megabyte."""
 
+_COMPRESSIONS = frozenset(types.Compression.values())
+
 _TYPES = {int(kind): kind for kind in AcknowledgeType}
 
 
@@ -43,7 +45,7 @@ def name_of(place: types.TopicPartition) -> str:
 
 
 def fill_record_batch(batch: types.RecordBatch, delivery: Delivery, now_ms: int) -> None:
-    """Fills an empty message with a delivery as columns.
+    """Fills an empty message with a delivery: its columns, or its whole batches.
 
     The message is made by its parent (`batches.add()`): putting a finished one into a parent
     would copy every payload once more.
@@ -51,6 +53,10 @@ def fill_record_batch(batch: types.RecordBatch, delivery: Delivery, now_ms: int)
     Raises:
         UnreadableRecordsError: A raw batch can not be opened.
     """
+    if delivery.whole:
+        _fill_envelope(batch, delivery, now_ms)
+        batch.whole_batches.extend(bytes(each.content) for each in delivery.whole)
+        return
     raw = _encoded(delivery)
     if raw is not None:
         batch.MergeFromString(raw)
@@ -72,6 +78,8 @@ def delivery_frame(delivery: Delivery, now_ms: int) -> bytes:
     """
     batch = types.RecordBatch()
     _fill_envelope(batch, delivery, now_ms)
+    if delivery.whole:
+        return _whole_frame(batch, delivery)
     raw = _encoded(delivery)
     if raw is not None:
         head = batch.SerializeToString()
@@ -82,6 +90,19 @@ def delivery_frame(delivery: Delivery, now_ms: int) -> bytes:
     values_bytes, value_parts = _entries(_VALUE_PREFIXES, values)
     size = len(head) + keys_bytes + values_bytes
     return b"".join([_prefix(_BATCHES, size), head, *key_parts, *value_parts])
+
+
+def _whole_frame(batch: types.RecordBatch, delivery: Delivery) -> bytes:
+    """The frame of a delivery of whole batches, which are copied once."""
+    head = batch.SerializeToString()
+    parts: list[bytes | memoryview] = [b"", head]
+    size = len(head)
+    for each in delivery.whole:
+        before = _WHOLE_PREFIXES[len(each.content)]
+        size += len(before) + len(each.content)
+        parts += before, each.content
+    parts[0] = _prefix(_BATCHES, size)
+    return b"".join(parts)
 
 
 def _encoded(delivery: Delivery) -> bytes | None:
@@ -134,6 +155,7 @@ class _Prefixes(dict[int, bytes]):
 _BATCHES = service.ConsumeResponse.DESCRIPTOR.fields_by_name["batches"].number
 _KEY_PREFIXES = _Prefixes("keys")
 _VALUE_PREFIXES = _Prefixes("values")
+_WHOLE_PREFIXES = _Prefixes("whole_batches")
 
 
 def _fields() -> Fields:
@@ -186,6 +208,8 @@ def _fill_envelope(batch: types.RecordBatch, delivery: Delivery, now_ms: int) ->
             lock_token=r.lock_token,
             lock_remaining_ms=max(r.deadline_ms - now_ms, 0),
         )
+    if delivery.whole and delivery.records != sum(r.last - r.first + 1 for r in delivery.ranges):
+        _add_offset_deltas(batch, delivery)
     if delivery.checkpoints:
         _add_checkpoints(batch, delivery)
 
@@ -267,6 +291,11 @@ def _add_checkpoints(batch: types.RecordBatch, delivery: Delivery) -> None:
             if index < end:
                 batch.checkpoints.add(index=position + index - start, data=data)
         position += stop - start
+
+
+def opened(compressions: Iterable[int]) -> frozenset[int]:
+    """The compressions that a member can open; numbers that this release does not know are not."""
+    return frozenset(compressions) & _COMPRESSIONS
 
 
 def acknowledged_ranges(ranges: Iterable[types.AcknowledgedRange]) -> list[AcknowledgedRange]:

@@ -155,6 +155,7 @@ def _put_member_up(into: peer.MemberUp, up: MemberUp) -> None:
     for topic, partition in sorted(up.paused):
         into.paused.add(topic=topic, partition=partition)
     into.lock_book.extend(map(codec.lost_range, up.lock_book))
+    into.opens.extend(sorted(up.opens))  # type: ignore[arg-type]
 
 
 def _member_up(found: peer.MemberUp) -> MemberUp:
@@ -170,6 +171,7 @@ def _member_up(found: peer.MemberUp) -> MemberUp:
         found.max_poll_records,
         frozenset((each.topic, each.partition) for each in found.paused),
         [_lost(each) for each in found.lock_book],
+        codec.opened(found.opens),
     )
 
 

@@ -110,6 +110,7 @@ def test_the_sdk_needs_grpc_and_protobuf_alone() -> None:
         ("avro.py", "fastavro"),
         ("tracing.py", "opentelemetry"),
         ("_transactions.py", "confluent_kafka"),
+        ("whole.py", "sharecoord_batches"),
         # For type checkers alone, which bring it: defaults of type variables.
         ("records.py", "typing_extensions"),
     }

@@ -152,6 +152,7 @@ def test_every_key_of_the_table_is_one_of_the_twins_or_known_to_be_ours() -> Non
         "interceptor.classes",
         "share.acquire.mode",
         "sharecoord.buffer.bytes",
+        "sharecoord.record.batches",
         "sharecoord.buffer.records",
         "ssl.truststore.password",
     }

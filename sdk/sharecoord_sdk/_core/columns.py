@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 from weakref import ref
 
 from sharecoord_sdk._proto import share_types_pb2 as types_pb
+
+from . import whole
+from .errors import KafkaError
 
 # States of one record after it was handed out. 1 to 4 are the acknowledge types (KIP-932), set
 # by the application and not sent yet.
@@ -24,12 +27,16 @@ LOST: Final = 250  # the lock is gone, and the application has not acknowledged 
 LOST_ACKNOWLEDGED: Final = 251
 RENEWING: Final = 252  # a RENEW is on its way
 RENEWED: Final = 253  # renewed; comes back by the next poll
+_RELEASE: Final = int(types_pb.ACKNOWLEDGE_TYPE_RELEASE)
 SETTLED: Final = 255  # sent, or given up: no longer this poll's business
 
 # A run of equal bytes. One regular expression finds runs several times faster than a loop.
 _RUNS = re.compile(rb"(.)\1*", re.DOTALL)
 
 HeadersList = list[tuple[str, bytes | None]]
+
+# The longest reason of an acknowledgement, in bytes.
+_REASON_BYTES: Final = 1024
 
 # Headers that a coordinator puts on a dead letter: Kafka's own (KIP-1191), then its own.
 _KAFKA_PREFIX: Final = "__dlq.errors."
@@ -102,12 +109,14 @@ class Payload:
     and those of its neighbours go when the last span of the batch goes.
     """
 
-    __slots__ = ("__weakref__", "_batch", "keys", "values")
+    __slots__ = ("__weakref__", "_batch", "keys", "unopened", "values")
 
     def __init__(self, batch: types_pb.RecordBatch) -> None:
         self._batch: types_pb.RecordBatch | None = batch
         self.keys: list[bytes | None] | None = None
         self.values: list[bytes | None] = []
+        # Whole batches that nobody has asked for yet, in order.
+        self.unopened: list[_WholeBatch] = []
 
     def unpack(self) -> types_pb.RecordBatch | None:
         """Turns keys and values into Python lists; returns the message, the first time only."""
@@ -122,6 +131,60 @@ class Payload:
             if batch.null_keys:
                 _blank(self.keys, batch.null_keys)
         return batch
+
+    def place(self, columns: Columns) -> None:
+        """Finds out, once, which rows each whole batch has."""
+        batch, self._batch = self._batch, None
+        if batch is None:
+            return
+        self.values = [None] * columns.count
+        position, why = 0, "no batch has them"
+        for content in batch.whole_batches:
+            try:
+                header = whole.header_of(content)
+            except ValueError as error:
+                why = str(error)
+                continue
+            start = max(columns.row_from(header.base_offset), position)
+            stop = columns.row_from(header.last_offset + 1)
+            if start < stop:
+                self._lack(position, start, why)
+                self.unopened.append(_WholeBatch(start, stop, content, header))
+                position = stop
+        self._lack(position, columns.count, why)
+
+    def _lack(self, start: int, stop: int, why: str) -> None:
+        if start < stop:
+            self.unopened.append(_WholeBatch(start, stop, b"", None, why))
+
+    def take(self, start: int, stop: int) -> list[_WholeBatch]:
+        """Takes the unopened batches that have rows of [start, stop)."""
+        waiting = self.unopened
+        first = next((at for at, each in enumerate(waiting) if each.stop > start), len(waiting))
+        last = first
+        while last < len(waiting) and waiting[last].start < stop:
+            last += 1
+        taken, waiting[first:last] = waiting[first:last], []
+        return taken
+
+    def fill(self, start: int, stop: int, opened: whole.Opened) -> None:
+        """Takes the keys and values of rows [start, stop)."""
+        self.values[start:stop] = opened.values
+        if opened.keys is not None:
+            if self.keys is None:
+                self.keys = [None] * len(self.values)
+            self.keys[start:stop] = opened.keys
+
+
+class _WholeBatch(NamedTuple):
+    """Rows [start, stop), and the batch that has them."""
+
+    start: int
+    stop: int
+    content: bytes
+    header: whole.BatchHeader
+    #: Why there is no batch.
+    why: str = ""
 
 
 _start_of = attrgetter("start")
@@ -144,6 +207,10 @@ class Columns:
         # The consumer that may acknowledge these records; set when they are handed out.
         self.owner: object | None = None
         self._deltas: list[int] | None = list(batch.offset_deltas) or None
+        #: Whether some of the records are in whole batches that were not opened yet.
+        self.unopened = bool(batch.whole_batches)
+        if self.unopened and self._deltas is None:
+            self._deltas = _deltas_of(batch)
         # What is only buffered costs no Python objects: see `unpack`. `_owned` until `spans` is
         # called, then the spans are its owners.
         self._owned: Payload | None = Payload(batch)
@@ -156,6 +223,10 @@ class Columns:
         self.states = bytearray(self.count)
         # Row -> what was stored with the record, in this delivery or before.
         self.checkpoints: dict[int, bytes] | None = None
+        if self.unopened:
+            self._keep_checkpoints(batch)
+        #: Row -> why it can not be opened.
+        self.errors: dict[int, KafkaError] | None = None
         # Row -> what became of its value, which a handler of batches of a Worker did not get.
         self.unread: dict[int, Exception] = {}
         # Row -> what its acknowledgement says beside its type, where it says something.
@@ -199,7 +270,9 @@ class Columns:
         return [] if payload is None else payload.values
 
     def unpack(self) -> None:
-        """Turns keys and values of the wire into Python lists, once."""
+        """Turns keys and values of the wire into Python lists, once; whole batches stay closed."""
+        if self.unopened:
+            return
         payload = self._payload()
         batch = None if payload is None else payload.unpack()
         if batch is None:
@@ -210,8 +283,62 @@ class Columns:
             self._rest.timestamps_ms.MergeFrom(batch.timestamps_ms)
             if batch.headers:
                 self._rest.headers.MergeFrom(batch.headers)
+        self._keep_checkpoints(batch)
+
+    def _keep_checkpoints(self, batch: types_pb.RecordBatch) -> None:
         if batch.checkpoints:
             self.checkpoints = {each.index: each.data for each in batch.checkpoints}
+
+    def open(self, start: int, stop: int) -> None:
+        """Opens the whole batches that have rows of [start, stop).
+
+        A batch that can not be opened leaves an error for each of its rows.
+        """
+        payload = self._payload()
+        if payload is None or not self.unopened:
+            return
+        if self._headers is None:
+            self._timestamps, self._headers = [0] * self.count, {}
+            payload.place(self)
+        for each in payload.take(start, stop):
+            try:
+                self._open(each, payload)
+            except ValueError as error:
+                self._fail(each, str(error))
+        self.unopened = bool(payload.unopened)
+
+    def _open(self, each: _WholeBatch, payload: Payload) -> None:
+        if each.why:
+            raise ValueError(each.why)
+        start, stop = each.start, each.stop
+        opened = whole.read(each.content, each.header, self._offsets(start, stop))
+        payload.fill(start, stop, opened)
+        assert self._timestamps is not None, "made at the first opening"
+        assert self._headers is not None, "made at the first opening"
+        self._timestamps[start:stop] = opened.timestamps
+        self._headers |= {start + row: found for row, found in opened.headers.items()}
+
+    def _fail(self, each: _WholeBatch, why: str) -> None:
+        first, last = self.offset_at(each.start), self.offset_at(each.stop - 1)
+        text = (
+            f"offsets {first} to {last} of {self.topic} [{self.partition}] can not be opened:"
+            f" {why}; they are released, and the coordinator opens them at their next delivery"
+            " (sharecoord.record.batches=false: always)"
+        )
+        error = KafkaError(KafkaError._BAD_MSG, text)
+        self.errors = (self.errors or {}) | dict.fromkeys(range(each.start, each.stop), error)
+
+    def release_unopened(self, start: int, stop: int, error: KafkaError | None = None) -> None:
+        """Marks records for release that nobody has acknowledged and that can not be opened.
+
+        With an error all of the rows, for this cause.
+        """
+        for row in range(start, stop):
+            found = error or (self.errors or {}).get(row)
+            if found is not None and self.states[row] == IN_FLIGHT:
+                reason = found.str().encode()[:_REASON_BYTES].decode(errors="ignore")
+                self.states[row] = _RELEASE
+                self.details = (self.details or {}) | {row: AckDetails(reason=reason)}
 
     def row_from(self, offset: int) -> int:
         """The first row whose offset is not below `offset`; `count` when there is none."""
@@ -236,6 +363,9 @@ class Columns:
         """The offsets of rows [start, stop) as the application knows them."""
         if self.key.lane:
             return [self.source_at(row)[1] for row in range(start, stop)]
+        return self._offsets(start, stop)
+
+    def _offsets(self, start: int, stop: int) -> Sequence[int]:
         if self._deltas is None:
             return range(self.base_offset + start, self.base_offset + stop)
         return [self.base_offset + delta for delta in self._deltas[start:stop]]
@@ -329,6 +459,14 @@ class HandOut:
                 rest.append(span)
             left -= min(left, size)
         return given, rest
+
+
+def _deltas_of(batch: types_pb.RecordBatch) -> list[int] | None:
+    """Offset deltas of whole batches that come without: ranges name each offset."""
+    base, ranges = batch.base_offset, batch.ranges
+    if ranges[-1].last_offset - base + 1 == batch.record_count:
+        return None
+    return [at - base for each in ranges for at in range(each.first_offset, each.last_offset + 1)]
 
 
 def _blank(column: list[Any], null_bits: bytes) -> None:

@@ -83,6 +83,7 @@ class ConsumerConfig:
     api_timeout_s: float
     buffer_records: int
     buffer_bytes: int
+    record_batches: bool
     tls: TlsConfig | None
     sasl: SaslConfig | None
     error_cb: Callable[[KafkaError], Any] | None
@@ -162,6 +163,7 @@ def _build(
         api_timeout_s=values["default.api.timeout.ms"] / 1000,
         buffer_records=values["sharecoord.buffer.records"],
         buffer_bytes=values["sharecoord.buffer.bytes"],
+        record_batches=values["sharecoord.record.batches"] == "auto",
         tls=_tls(values),
         sasl=_sasl(values),
         error_cb=cast("Callable[[KafkaError], Any] | None", values["error_cb"]),

@@ -196,6 +196,13 @@ _USED: Final = (
         "Most bytes that wait in this process.",
     ),
     _choice(
+        "sharecoord.record.batches",
+        "auto",
+        ("auto", "false"),
+        "auto: record batches come as they lie in Kafka, compressed, and are opened here, where"
+        " sharecoord-batches is installed (the extra fast). false: the coordinator opens them all.",
+    ),
+    _choice(
         "security.protocol",
         "plaintext",
         ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl"),

@@ -16,6 +16,7 @@ from sharecoord_sdk._proto import share_service_pb2 as service_pb
 from sharecoord_sdk._proto import share_types_pb2 as types_pb
 from sharecoord_sdk._version import PROTOCOL_VERSION, __version__
 
+from . import whole
 from .acks import RENEW, AckBook, AckOutcome, AckRange, CommitTicket
 from .columns import Columns, HandOut, PartitionKey, Span
 from .config import ConsumerConfig
@@ -563,6 +564,7 @@ class ConsumerCore:
                 protocol_version=PROTOCOL_VERSION,
                 rack_id=config.rack_id,
                 join_number=self.link.generation,
+                opens=whole.compressions() if config.record_batches else (),  # type: ignore[arg-type]
             )
         )
         room = self._join_bytes - request.ByteSize()
@@ -640,6 +642,8 @@ class ConsumerCore:
 def _problem_of(batch: types_pb.RecordBatch) -> str:
     """Says which column has not an entry for each record; "" = none."""
     count, values = batch.record_count, len(batch.values)
+    if batch.whole_batches:
+        return _problem_of_whole(batch)
     if not count or values != count:
         return f"{count} records, {values} values"
     for name, entries in (
@@ -650,3 +654,16 @@ def _problem_of(batch: types_pb.RecordBatch) -> str:
         if entries not in (0, count):
             return f"{count} records, {entries} {name}"
     return ""
+
+
+def _problem_of_whole(batch: types_pb.RecordBatch) -> str:
+    """The same of whole batches, before anything is made for each of their records."""
+    count, deltas = batch.record_count, len(batch.offset_deltas)
+    if not 0 < count <= whole.RECORDS_MAX:
+        return f"{count} records; at most {whole.RECORDS_MAX} come in one message"
+    if deltas not in (0, count):
+        return f"{count} records, {deltas} offset deltas"
+    ranges = sum(max(0, each.last_offset - each.first_offset + 1) for each in batch.ranges)
+    if not deltas and (ranges != count or batch.ranges[0].first_offset != batch.base_offset):
+        return f"{count} records, {ranges} offsets in ranges"
+    return "" if whole.HAS_BATCHES else "whole batches, which this member did not ask for"

@@ -128,6 +128,10 @@ class LockBook:
                 span.mark(IN_FLIGHT)
         else:
             self.credit.remove(*_size(spans))
+        for span in spans:
+            if span.columns.errors:
+                # It was opened before, for a call that gave its records to nobody.
+                span.columns.release_unopened(span.start, span.stop)
         hand_out = HandOut(_in_order(spans), is_renewed=is_renewed)
         if spans:
             self._hand_outs.append(hand_out)

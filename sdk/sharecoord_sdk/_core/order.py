@@ -36,16 +36,22 @@ class Turns:
     def hold_back(self, span: Span) -> None:
         """Holds back records that follow these, which go back."""
         columns = span.columns
-        columns.unpack()
+        self._look_at_keys(span)
         for row in range(span.start, span.stop):
             order = order_of(columns, row, by_partition=self._by_partition)
             if order is not None:
                 self._held.add(order)
 
+    def _look_at_keys(self, span: Span) -> None:
+        span.columns.unpack()
+        if not self._by_partition and span.columns.unopened:
+            # Groups with order by key get columns; these came before the group had it.
+            span.columns.open(span.start, span.stop)
+
     def pick(self, span: Span, room: int) -> tuple[list[Span], list[Span]]:
         """Splits a span into what may be handed out, at most `room` records, and what waits on."""
         columns = span.columns
-        columns.unpack()
+        self._look_at_keys(span)
         picked: list[Span] = []
         left: list[Span] = []
         for row in range(span.start, span.stop):

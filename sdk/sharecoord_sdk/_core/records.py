@@ -12,7 +12,7 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, overload
 
 from .columns import Columns, HandOut, Span, joined, own_headers
-from .errors import IllegalStateException, KafkaError
+from .errors import IllegalStateException, KafkaError, KafkaException
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -212,7 +212,9 @@ class Message(Generic[K, V]):
     def error(self) -> KafkaError | None:
         """The error of this record, or None."""
         source = self._source
-        return source.error if isinstance(source, OwnFields) else None
+        if isinstance(source, OwnFields):
+            return source.error
+        return None if source.errors is None else source.errors.get(self._row)
 
     def timestamp(self) -> tuple[int, int]:
         """Kind of the time (`TIMESTAMP_*`) and milliseconds since the epoch."""
@@ -332,6 +334,7 @@ class Message(Generic[K, V]):
             self.partition(),
             self.offset(),
             self.headers(),
+            self.error(),
             timestamp=self.timestamp(),
             delivery_count=self.delivery_count(),
             checkpoint=self.checkpoint_data(),
@@ -412,6 +415,8 @@ class RedrivenMessage(ReceivedMessage[K, V]):
 
 def message_at(columns: Columns, row: int) -> Message[Any, Any]:
     """The message of a row of a batch, of which a span is left."""
+    if columns.unopened:
+        columns.open(row, row + 1)
     keys = columns.keys
     make = RedrivenMessage if columns.key.lane else ReceivedMessage
     return make(columns, row, columns.values[row], None if keys is None else keys[row])
@@ -419,6 +424,8 @@ def message_at(columns: Columns, row: int) -> Message[Any, Any]:
 
 def messages_of(columns: Columns, start: int, stop: int) -> list[Message[Any, Any]]:
     """The messages of rows [start, stop) of a batch, of which a span is left."""
+    if columns.unopened:
+        columns.open(start, stop)
     make = RedrivenMessage if columns.key.lane else ReceivedMessage
     keys = columns.keys
     own_keys = repeat(None) if keys is None else keys[start:stop]
@@ -470,6 +477,8 @@ class Messages(Generic[K, V]):
             records = []
             for columns, start, stop, _ in joined(self._spans):
                 records += messages_of(columns, start, stop)
+                if columns.errors:
+                    columns.release_unopened(start, stop)
             self._records, self._spans = records, ()
         return records
 
@@ -483,18 +492,43 @@ class Messages(Generic[K, V]):
         """The values: what `value()` of each message gives, None for null.
 
         Of a record that can not be deserialized: its bytes; its message has an `error()`.
+
+        Raises:
+            KafkaException: _BAD_MSG: a record batch can not be opened. So that none is lost, all
+                records of this poll are released that were not acknowledged; iterate over messages
+                to get the others all the same.
         """
         if self._records is not None:
             return list(map(_value_of, self._records))
+        self._open()
         found: list[Any] = []
         for columns, start, stop, _ in joined(self._spans):
             found += columns.values[start:stop]
         return found
 
+    def _open(self) -> None:
+        """Opens whole batches, for columns of values or keys, which have no room for an error."""
+        runs = list(joined(self._spans))
+        errors: list[KafkaError] = []
+        for columns, start, stop, _ in runs:
+            if columns.unopened:
+                columns.open(start, stop)
+            if columns.errors:
+                errors += [columns.errors[at] for at in range(start, stop) if at in columns.errors]
+        if errors:
+            for columns, start, stop, _ in runs:
+                columns.release_unopened(start, stop, errors[0])
+            raise KafkaException(errors[0])
+
     def keys(self) -> list[K | None]:
-        """The keys: what `key()` of each message gives, None for null."""
+        """The keys: what `key()` of each message gives, None for null.
+
+        Raises:
+            KafkaException: As of `values`.
+        """
         if self._records is not None:
             return list(map(_key_of, self._records))
+        self._open()
         found: list[Any] = []
         for columns, start, stop, _ in joined(self._spans):
             keys = columns.keys

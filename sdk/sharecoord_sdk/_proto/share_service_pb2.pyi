@@ -24,7 +24,7 @@ TAKEN_BACK_REASON_TRUNCATED: TakenBackReason
 TAKEN_BACK_REASON_DELETED: TakenBackReason
 
 class Join(_message.Message):
-    __slots__ = ("group_id", "member_id", "client_id", "topics", "acquire_mode", "max_poll_records", "max_poll_interval_ms", "credit", "lock_book", "sdk_version", "protocol_version", "rack_id", "join_number")
+    __slots__ = ("group_id", "member_id", "client_id", "topics", "acquire_mode", "max_poll_records", "max_poll_interval_ms", "credit", "lock_book", "sdk_version", "protocol_version", "rack_id", "join_number", "opens")
     GROUP_ID_FIELD_NUMBER: _ClassVar[int]
     MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
@@ -38,6 +38,7 @@ class Join(_message.Message):
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     RACK_ID_FIELD_NUMBER: _ClassVar[int]
     JOIN_NUMBER_FIELD_NUMBER: _ClassVar[int]
+    OPENS_FIELD_NUMBER: _ClassVar[int]
     group_id: str
     member_id: str
     client_id: str
@@ -51,7 +52,8 @@ class Join(_message.Message):
     protocol_version: int
     rack_id: str
     join_number: int
-    def __init__(self, group_id: _Optional[str] = ..., member_id: _Optional[str] = ..., client_id: _Optional[str] = ..., topics: _Optional[_Iterable[str]] = ..., acquire_mode: _Optional[_Union[_share_types_pb2.AcquireMode, str]] = ..., max_poll_records: _Optional[int] = ..., max_poll_interval_ms: _Optional[int] = ..., credit: _Optional[_Union[_share_types_pb2.Credit, _Mapping]] = ..., lock_book: _Optional[_Iterable[_Union[_share_types_pb2.HeldRange, _Mapping]]] = ..., sdk_version: _Optional[str] = ..., protocol_version: _Optional[int] = ..., rack_id: _Optional[str] = ..., join_number: _Optional[int] = ...) -> None: ...
+    opens: _containers.RepeatedScalarFieldContainer[_share_types_pb2.Compression]
+    def __init__(self, group_id: _Optional[str] = ..., member_id: _Optional[str] = ..., client_id: _Optional[str] = ..., topics: _Optional[_Iterable[str]] = ..., acquire_mode: _Optional[_Union[_share_types_pb2.AcquireMode, str]] = ..., max_poll_records: _Optional[int] = ..., max_poll_interval_ms: _Optional[int] = ..., credit: _Optional[_Union[_share_types_pb2.Credit, _Mapping]] = ..., lock_book: _Optional[_Iterable[_Union[_share_types_pb2.HeldRange, _Mapping]]] = ..., sdk_version: _Optional[str] = ..., protocol_version: _Optional[int] = ..., rack_id: _Optional[str] = ..., join_number: _Optional[int] = ..., opens: _Optional[_Iterable[_Union[_share_types_pb2.Compression, str]]] = ...) -> None: ...
 
 class ConsumeRequest(_message.Message):
     __slots__ = ("join", "credit", "acknowledgements", "acknowledge_id", "polled", "subscription", "paused", "leave", "busy_us", "may_wait", "lock_book", "not_polling")

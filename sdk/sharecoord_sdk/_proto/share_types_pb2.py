@@ -24,21 +24,23 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fsharecoord/v1/share_types.proto\x12\rsharecoord.v1\"R\n\x0eTopicPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x10\n\x08topic_id\x18\x03 \x01(\x0c\x12\x0c\n\x04lane\x18\x04 \x01(\t\"\x81\x01\n\rAcquiredRange\x12\x14\n\x0c\x66irst_offset\x18\x01 \x01(\x03\x12\x13\n\x0blast_offset\x18\x02 \x01(\x03\x12\x16\n\x0e\x64\x65livery_count\x18\x03 \x01(\r\x12\x12\n\nlock_token\x18\x04 \x01(\x06\x12\x19\n\x11lock_remaining_ms\x18\x05 \x01(\r\"3\n\x06Header\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x12\n\x05value\x18\x02 \x01(\x0cH\x00\x88\x01\x01\x42\x08\n\x06_value\"F\n\rRecordHeaders\x12\r\n\x05index\x18\x01 \x01(\r\x12&\n\x07headers\x18\x02 \x03(\x0b\x32\x15.sharecoord.v1.Header\"/\n\x10RecordCheckpoint\x12\r\n\x05index\x18\x01 \x01(\r\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"\xb5\x03\n\x0bRecordBatch\x12\x30\n\tpartition\x18\x01 \x01(\x0b\x32\x1d.sharecoord.v1.TopicPartition\x12\x13\n\x0b\x62\x61se_offset\x18\x02 \x01(\x03\x12\x14\n\x0crecord_count\x18\x03 \x01(\r\x12\x15\n\roffset_deltas\x18\x04 \x03(\r\x12\x15\n\rtimestamps_ms\x18\x05 \x03(\x03\x12\x16\n\x0etimestamp_type\x18\x06 \x01(\r\x12\x0c\n\x04keys\x18\x07 \x03(\x0c\x12\x0e\n\x06values\x18\x08 \x03(\x0c\x12\x11\n\tnull_keys\x18\t \x01(\x0c\x12\x13\n\x0bnull_values\x18\n \x01(\x0c\x12-\n\x07headers\x18\x0b \x03(\x0b\x32\x1c.sharecoord.v1.RecordHeaders\x12,\n\x06ranges\x18\x0c \x03(\x0b\x32\x1c.sharecoord.v1.AcquiredRange\x12\x14\n\x0c\x63redit_bytes\x18\r \x01(\x04\x12\x34\n\x0b\x63heckpoints\x18\x0f \x03(\x0b\x32\x1f.sharecoord.v1.RecordCheckpoint\x12\x14\n\x0creplay_epoch\x18\x10 \x01(\x04\"\xca\x01\n\x11\x41\x63knowledgedRange\x12\x14\n\x0c\x66irst_offset\x18\x01 \x01(\x03\x12\x13\n\x0blast_offset\x18\x02 \x01(\x03\x12,\n\x04type\x18\x03 \x01(\x0e\x32\x1e.sharecoord.v1.AcknowledgeType\x12\x12\n\nlock_token\x18\x04 \x01(\x06\x12\x10\n\x08\x64\x65lay_ms\x18\x05 \x01(\x04\x12\x0e\n\x06reason\x18\x06 \x01(\t\x12\x17\n\ncheckpoint\x18\x07 \x01(\x0cH\x00\x88\x01\x01\x42\r\n\x0b_checkpoint\"\x7f\n\x19PartitionAcknowledgements\x12\x30\n\tpartition\x18\x01 \x01(\x0b\x32\x1d.sharecoord.v1.TopicPartition\x12\x30\n\x06ranges\x18\x02 \x03(\x0b\x32 .sharecoord.v1.AcknowledgedRange\"\x9e\x01\n\x0cRangeOutcome\x12\x14\n\x0c\x66irst_offset\x18\x01 \x01(\x03\x12\x13\n\x0blast_offset\x18\x02 \x01(\x03\x12\x32\n\x07outcome\x18\x03 \x01(\x0e\x32!.sharecoord.v1.AcknowledgeOutcome\x12/\n\x0b\x66inal_state\x18\x04 \x01(\x0e\x32\x1a.sharecoord.v1.RecordState\"\xd6\x01\n\x10PartitionOutcome\x12\x30\n\tpartition\x18\x01 \x01(\x0b\x32\x1d.sharecoord.v1.TopicPartition\x12/\n\nexceptions\x18\x02 \x03(\x0b\x32\x1b.sharecoord.v1.RangeOutcome\x12\x14\n\x0c\x65rror_reason\x18\x03 \x01(\t\x12\x15\n\rerror_message\x18\x04 \x01(\t\x12\x17\n\x0f\x65rror_retriable\x18\x05 \x01(\x08\x12\x19\n\x11lock_remaining_ms\x18\x06 \x01(\r\"|\n\tHeldRange\x12\x30\n\tpartition\x18\x01 \x01(\x0b\x32\x1d.sharecoord.v1.TopicPartition\x12\x14\n\x0c\x66irst_offset\x18\x02 \x01(\x03\x12\x13\n\x0blast_offset\x18\x03 \x01(\x03\x12\x12\n\nlock_token\x18\x04 \x01(\x06\"2\n\x08LockBook\x12&\n\x04held\x18\x01 \x03(\x0b\x32\x18.sharecoord.v1.HeldRange\"4\n\x06\x43redit\x12\x15\n\rrecords_total\x18\x01 \x01(\x04\x12\x13\n\x0b\x62ytes_total\x18\x02 \x01(\x04*\xc4\x01\n\x0f\x41\x63knowledgeType\x12 \n\x1c\x41\x43KNOWLEDGE_TYPE_UNSPECIFIED\x10\x00\x12\x1b\n\x17\x41\x43KNOWLEDGE_TYPE_ACCEPT\x10\x01\x12\x1c\n\x18\x41\x43KNOWLEDGE_TYPE_RELEASE\x10\x02\x12\x1b\n\x17\x41\x43KNOWLEDGE_TYPE_REJECT\x10\x03\x12\x1a\n\x16\x41\x43KNOWLEDGE_TYPE_RENEW\x10\x04\x12\x1b\n\x17\x41\x43KNOWLEDGE_TYPE_RETURN\x10\x10*\x9a\x01\n\x0bRecordState\x12\x1a\n\x16RECORD_STATE_AVAILABLE\x10\x00\x12\x19\n\x15RECORD_STATE_ACQUIRED\x10\x01\x12\x1d\n\x19RECORD_STATE_ACKNOWLEDGED\x10\x02\x12\x1a\n\x16RECORD_STATE_ARCHIVING\x10\x03\x12\x19\n\x15RECORD_STATE_ARCHIVED\x10\x04*\x83\x01\n\x0b\x41\x63quireMode\x12\x1c\n\x18\x41\x43QUIRE_MODE_UNSPECIFIED\x10\x00\x12\x15\n\x11\x41\x43QUIRE_MODE_FAIR\x10\x01\x12 \n\x1c\x41\x43QUIRE_MODE_BATCH_OPTIMIZED\x10\x02\x12\x1d\n\x19\x41\x43QUIRE_MODE_RECORD_LIMIT\x10\x03*\x9c\x02\n\x12\x41\x63knowledgeOutcome\x12#\n\x1f\x41\x43KNOWLEDGE_OUTCOME_UNSPECIFIED\x10\x00\x12\x1a\n\x16\x41\x43KNOWLEDGE_OUTCOME_OK\x10\x01\x12(\n$ACKNOWLEDGE_OUTCOME_ALREADY_FINISHED\x10\x02\x12!\n\x1d\x41\x43KNOWLEDGE_OUTCOME_LOCK_LOST\x10\x03\x12\'\n#ACKNOWLEDGE_OUTCOME_UNKNOWN_OUTCOME\x10\x04\x12\'\n#ACKNOWLEDGE_OUTCOME_INVALID_REQUEST\x10\x05\x12&\n\"ACKNOWLEDGE_OUTCOME_RENEW_DISABLED\x10\x06\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fsharecoord/v1/share_types.proto\x12\rsharecoord.v1\"R\n\x0eTopicPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x10\n\x08topic_id\x18\x03 \x01(\x0c\x12\x0c\n\x04lane\x18\x04 \x01(\t\"\x81\x01\n\rAcquiredRange\x12\x14\n\x0c\x66irst_offset\x18\x01 \x01(\x03\x12\x13\n\x0blast_offset\x18\x02 \x01(\x03\x12\x16\n\x0e\x64\x65livery_count\x18\x03 \x01(\r\x12\x12\n\nlock_token\x18\x04 \x01(\x06\x12\x19\n\x11lock_remaining_ms\x18\x05 \x01(\r\"3\n\x06Header\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x12\n\x05value\x18\x02 \x01(\x0cH\x00\x88\x01\x01\x42\x08\n\x06_value\"F\n\rRecordHeaders\x12\r\n\x05index\x18\x01 \x01(\r\x12&\n\x07headers\x18\x02 \x03(\x0b\x32\x15.sharecoord.v1.Header\"/\n\x10RecordCheckpoint\x12\r\n\x05index\x18\x01 \x01(\r\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"\xcc\x03\n\x0bRecordBatch\x12\x30\n\tpartition\x18\x01 \x01(\x0b\x32\x1d.sharecoord.v1.TopicPartition\x12\x13\n\x0b\x62\x61se_offset\x18\x02 \x01(\x03\x12\x14\n\x0crecord_count\x18\x03 \x01(\r\x12\x15\n\roffset_deltas\x18\x04 \x03(\r\x12\x15\n\rtimestamps_ms\x18\x05 \x03(\x03\x12\x16\n\x0etimestamp_type\x18\x06 \x01(\r\x12\x0c\n\x04keys\x18\x07 \x03(\x0c\x12\x0e\n\x06values\x18\x08 \x03(\x0c\x12\x11\n\tnull_keys\x18\t \x01(\x0c\x12\x13\n\x0bnull_values\x18\n \x01(\x0c\x12-\n\x07headers\x18\x0b \x03(\x0b\x32\x1c.sharecoord.v1.RecordHeaders\x12,\n\x06ranges\x18\x0c \x03(\x0b\x32\x1c.sharecoord.v1.AcquiredRange\x12\x14\n\x0c\x63redit_bytes\x18\r \x01(\x04\x12\x34\n\x0b\x63heckpoints\x18\x0f \x03(\x0b\x32\x1f.sharecoord.v1.RecordCheckpoint\x12\x14\n\x0creplay_epoch\x18\x10 \x01(\x04\x12\x15\n\rwhole_batches\x18\x11 \x03(\x0c\"\xca\x01\n\x11\x41\x63knowledgedRange\x12\x14\n\x0c\x66irst_offset\x18\x01 \x01(\x03\x12\x13\n\x0blast_offset\x18\x02 \x01(\x03\x12,\n\x04type\x18\x03 \x01(\x0e\x32\x1e.sharecoord.v1.AcknowledgeType\x12\x12\n\nlock_token\x18\x04 \x01(\x06\x12\x10\n\x08\x64\x65lay_ms\x18\x05 \x01(\x04\x12\x0e\n\x06reason\x18\x06 \x01(\t\x12\x17\n\ncheckpoint\x18\x07 \x01(\x0cH\x00\x88\x01\x01\x42\r\n\x0b_checkpoint\"\x7f\n\x19PartitionAcknowledgements\x12\x30\n\tpartition\x18\x01 \x01(\x0b\x32\x1d.sharecoord.v1.TopicPartition\x12\x30\n\x06ranges\x18\x02 \x03(\x0b\x32 .sharecoord.v1.AcknowledgedRange\"\x9e\x01\n\x0cRangeOutcome\x12\x14\n\x0c\x66irst_offset\x18\x01 \x01(\x03\x12\x13\n\x0blast_offset\x18\x02 \x01(\x03\x12\x32\n\x07outcome\x18\x03 \x01(\x0e\x32!.sharecoord.v1.AcknowledgeOutcome\x12/\n\x0b\x66inal_state\x18\x04 \x01(\x0e\x32\x1a.sharecoord.v1.RecordState\"\xd6\x01\n\x10PartitionOutcome\x12\x30\n\tpartition\x18\x01 \x01(\x0b\x32\x1d.sharecoord.v1.TopicPartition\x12/\n\nexceptions\x18\x02 \x03(\x0b\x32\x1b.sharecoord.v1.RangeOutcome\x12\x14\n\x0c\x65rror_reason\x18\x03 \x01(\t\x12\x15\n\rerror_message\x18\x04 \x01(\t\x12\x17\n\x0f\x65rror_retriable\x18\x05 \x01(\x08\x12\x19\n\x11lock_remaining_ms\x18\x06 \x01(\r\"|\n\tHeldRange\x12\x30\n\tpartition\x18\x01 \x01(\x0b\x32\x1d.sharecoord.v1.TopicPartition\x12\x14\n\x0c\x66irst_offset\x18\x02 \x01(\x03\x12\x13\n\x0blast_offset\x18\x03 \x01(\x03\x12\x12\n\nlock_token\x18\x04 \x01(\x06\"2\n\x08LockBook\x12&\n\x04held\x18\x01 \x03(\x0b\x32\x18.sharecoord.v1.HeldRange\"4\n\x06\x43redit\x12\x15\n\rrecords_total\x18\x01 \x01(\x04\x12\x13\n\x0b\x62ytes_total\x18\x02 \x01(\x04*\xc4\x01\n\x0f\x41\x63knowledgeType\x12 \n\x1c\x41\x43KNOWLEDGE_TYPE_UNSPECIFIED\x10\x00\x12\x1b\n\x17\x41\x43KNOWLEDGE_TYPE_ACCEPT\x10\x01\x12\x1c\n\x18\x41\x43KNOWLEDGE_TYPE_RELEASE\x10\x02\x12\x1b\n\x17\x41\x43KNOWLEDGE_TYPE_REJECT\x10\x03\x12\x1a\n\x16\x41\x43KNOWLEDGE_TYPE_RENEW\x10\x04\x12\x1b\n\x17\x41\x43KNOWLEDGE_TYPE_RETURN\x10\x10*\x9a\x01\n\x0bRecordState\x12\x1a\n\x16RECORD_STATE_AVAILABLE\x10\x00\x12\x19\n\x15RECORD_STATE_ACQUIRED\x10\x01\x12\x1d\n\x19RECORD_STATE_ACKNOWLEDGED\x10\x02\x12\x1a\n\x16RECORD_STATE_ARCHIVING\x10\x03\x12\x19\n\x15RECORD_STATE_ARCHIVED\x10\x04*\x83\x01\n\x0b\x41\x63quireMode\x12\x1c\n\x18\x41\x43QUIRE_MODE_UNSPECIFIED\x10\x00\x12\x15\n\x11\x41\x43QUIRE_MODE_FAIR\x10\x01\x12 \n\x1c\x41\x43QUIRE_MODE_BATCH_OPTIMIZED\x10\x02\x12\x1d\n\x19\x41\x43QUIRE_MODE_RECORD_LIMIT\x10\x03*\x9c\x02\n\x12\x41\x63knowledgeOutcome\x12#\n\x1f\x41\x43KNOWLEDGE_OUTCOME_UNSPECIFIED\x10\x00\x12\x1a\n\x16\x41\x43KNOWLEDGE_OUTCOME_OK\x10\x01\x12(\n$ACKNOWLEDGE_OUTCOME_ALREADY_FINISHED\x10\x02\x12!\n\x1d\x41\x43KNOWLEDGE_OUTCOME_LOCK_LOST\x10\x03\x12\'\n#ACKNOWLEDGE_OUTCOME_UNKNOWN_OUTCOME\x10\x04\x12\'\n#ACKNOWLEDGE_OUTCOME_INVALID_REQUEST\x10\x05\x12&\n\"ACKNOWLEDGE_OUTCOME_RENEW_DISABLED\x10\x06*|\n\x0b\x43ompression\x12\x14\n\x10\x43OMPRESSION_NONE\x10\x00\x12\x14\n\x10\x43OMPRESSION_GZIP\x10\x01\x12\x16\n\x12\x43OMPRESSION_SNAPPY\x10\x02\x12\x13\n\x0f\x43OMPRESSION_LZ4\x10\x03\x12\x14\n\x10\x43OMPRESSION_ZSTD\x10\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'sharecoord.v1.share_types_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ACKNOWLEDGETYPE']._serialized_start=1825
-  _globals['_ACKNOWLEDGETYPE']._serialized_end=2021
-  _globals['_RECORDSTATE']._serialized_start=2024
-  _globals['_RECORDSTATE']._serialized_end=2178
-  _globals['_ACQUIREMODE']._serialized_start=2181
-  _globals['_ACQUIREMODE']._serialized_end=2312
-  _globals['_ACKNOWLEDGEOUTCOME']._serialized_start=2315
-  _globals['_ACKNOWLEDGEOUTCOME']._serialized_end=2599
+  _globals['_ACKNOWLEDGETYPE']._serialized_start=1848
+  _globals['_ACKNOWLEDGETYPE']._serialized_end=2044
+  _globals['_RECORDSTATE']._serialized_start=2047
+  _globals['_RECORDSTATE']._serialized_end=2201
+  _globals['_ACQUIREMODE']._serialized_start=2204
+  _globals['_ACQUIREMODE']._serialized_end=2335
+  _globals['_ACKNOWLEDGEOUTCOME']._serialized_start=2338
+  _globals['_ACKNOWLEDGEOUTCOME']._serialized_end=2622
+  _globals['_COMPRESSION']._serialized_start=2624
+  _globals['_COMPRESSION']._serialized_end=2748
   _globals['_TOPICPARTITION']._serialized_start=50
   _globals['_TOPICPARTITION']._serialized_end=132
   _globals['_ACQUIREDRANGE']._serialized_start=135
@@ -50,19 +52,19 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_RECORDCHECKPOINT']._serialized_start=391
   _globals['_RECORDCHECKPOINT']._serialized_end=438
   _globals['_RECORDBATCH']._serialized_start=441
-  _globals['_RECORDBATCH']._serialized_end=878
-  _globals['_ACKNOWLEDGEDRANGE']._serialized_start=881
-  _globals['_ACKNOWLEDGEDRANGE']._serialized_end=1083
-  _globals['_PARTITIONACKNOWLEDGEMENTS']._serialized_start=1085
-  _globals['_PARTITIONACKNOWLEDGEMENTS']._serialized_end=1212
-  _globals['_RANGEOUTCOME']._serialized_start=1215
-  _globals['_RANGEOUTCOME']._serialized_end=1373
-  _globals['_PARTITIONOUTCOME']._serialized_start=1376
-  _globals['_PARTITIONOUTCOME']._serialized_end=1590
-  _globals['_HELDRANGE']._serialized_start=1592
-  _globals['_HELDRANGE']._serialized_end=1716
-  _globals['_LOCKBOOK']._serialized_start=1718
-  _globals['_LOCKBOOK']._serialized_end=1768
-  _globals['_CREDIT']._serialized_start=1770
-  _globals['_CREDIT']._serialized_end=1822
+  _globals['_RECORDBATCH']._serialized_end=901
+  _globals['_ACKNOWLEDGEDRANGE']._serialized_start=904
+  _globals['_ACKNOWLEDGEDRANGE']._serialized_end=1106
+  _globals['_PARTITIONACKNOWLEDGEMENTS']._serialized_start=1108
+  _globals['_PARTITIONACKNOWLEDGEMENTS']._serialized_end=1235
+  _globals['_RANGEOUTCOME']._serialized_start=1238
+  _globals['_RANGEOUTCOME']._serialized_end=1396
+  _globals['_PARTITIONOUTCOME']._serialized_start=1399
+  _globals['_PARTITIONOUTCOME']._serialized_end=1613
+  _globals['_HELDRANGE']._serialized_start=1615
+  _globals['_HELDRANGE']._serialized_end=1739
+  _globals['_LOCKBOOK']._serialized_start=1741
+  _globals['_LOCKBOOK']._serialized_end=1791
+  _globals['_CREDIT']._serialized_start=1793
+  _globals['_CREDIT']._serialized_end=1845
 # @@protoc_insertion_point(module_scope)

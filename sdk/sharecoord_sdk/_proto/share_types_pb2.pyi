@@ -40,6 +40,14 @@ class AcknowledgeOutcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ACKNOWLEDGE_OUTCOME_UNKNOWN_OUTCOME: _ClassVar[AcknowledgeOutcome]
     ACKNOWLEDGE_OUTCOME_INVALID_REQUEST: _ClassVar[AcknowledgeOutcome]
     ACKNOWLEDGE_OUTCOME_RENEW_DISABLED: _ClassVar[AcknowledgeOutcome]
+
+class Compression(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    COMPRESSION_NONE: _ClassVar[Compression]
+    COMPRESSION_GZIP: _ClassVar[Compression]
+    COMPRESSION_SNAPPY: _ClassVar[Compression]
+    COMPRESSION_LZ4: _ClassVar[Compression]
+    COMPRESSION_ZSTD: _ClassVar[Compression]
 ACKNOWLEDGE_TYPE_UNSPECIFIED: AcknowledgeType
 ACKNOWLEDGE_TYPE_ACCEPT: AcknowledgeType
 ACKNOWLEDGE_TYPE_RELEASE: AcknowledgeType
@@ -62,6 +70,11 @@ ACKNOWLEDGE_OUTCOME_LOCK_LOST: AcknowledgeOutcome
 ACKNOWLEDGE_OUTCOME_UNKNOWN_OUTCOME: AcknowledgeOutcome
 ACKNOWLEDGE_OUTCOME_INVALID_REQUEST: AcknowledgeOutcome
 ACKNOWLEDGE_OUTCOME_RENEW_DISABLED: AcknowledgeOutcome
+COMPRESSION_NONE: Compression
+COMPRESSION_GZIP: Compression
+COMPRESSION_SNAPPY: Compression
+COMPRESSION_LZ4: Compression
+COMPRESSION_ZSTD: Compression
 
 class TopicPartition(_message.Message):
     __slots__ = ("topic", "partition", "topic_id", "lane")
@@ -114,7 +127,7 @@ class RecordCheckpoint(_message.Message):
     def __init__(self, index: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class RecordBatch(_message.Message):
-    __slots__ = ("partition", "base_offset", "record_count", "offset_deltas", "timestamps_ms", "timestamp_type", "keys", "values", "null_keys", "null_values", "headers", "ranges", "credit_bytes", "checkpoints", "replay_epoch")
+    __slots__ = ("partition", "base_offset", "record_count", "offset_deltas", "timestamps_ms", "timestamp_type", "keys", "values", "null_keys", "null_values", "headers", "ranges", "credit_bytes", "checkpoints", "replay_epoch", "whole_batches")
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     BASE_OFFSET_FIELD_NUMBER: _ClassVar[int]
     RECORD_COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -130,6 +143,7 @@ class RecordBatch(_message.Message):
     CREDIT_BYTES_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
     REPLAY_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    WHOLE_BATCHES_FIELD_NUMBER: _ClassVar[int]
     partition: TopicPartition
     base_offset: int
     record_count: int
@@ -145,7 +159,8 @@ class RecordBatch(_message.Message):
     credit_bytes: int
     checkpoints: _containers.RepeatedCompositeFieldContainer[RecordCheckpoint]
     replay_epoch: int
-    def __init__(self, partition: _Optional[_Union[TopicPartition, _Mapping]] = ..., base_offset: _Optional[int] = ..., record_count: _Optional[int] = ..., offset_deltas: _Optional[_Iterable[int]] = ..., timestamps_ms: _Optional[_Iterable[int]] = ..., timestamp_type: _Optional[int] = ..., keys: _Optional[_Iterable[bytes]] = ..., values: _Optional[_Iterable[bytes]] = ..., null_keys: _Optional[bytes] = ..., null_values: _Optional[bytes] = ..., headers: _Optional[_Iterable[_Union[RecordHeaders, _Mapping]]] = ..., ranges: _Optional[_Iterable[_Union[AcquiredRange, _Mapping]]] = ..., credit_bytes: _Optional[int] = ..., checkpoints: _Optional[_Iterable[_Union[RecordCheckpoint, _Mapping]]] = ..., replay_epoch: _Optional[int] = ...) -> None: ...
+    whole_batches: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, partition: _Optional[_Union[TopicPartition, _Mapping]] = ..., base_offset: _Optional[int] = ..., record_count: _Optional[int] = ..., offset_deltas: _Optional[_Iterable[int]] = ..., timestamps_ms: _Optional[_Iterable[int]] = ..., timestamp_type: _Optional[int] = ..., keys: _Optional[_Iterable[bytes]] = ..., values: _Optional[_Iterable[bytes]] = ..., null_keys: _Optional[bytes] = ..., null_values: _Optional[bytes] = ..., headers: _Optional[_Iterable[_Union[RecordHeaders, _Mapping]]] = ..., ranges: _Optional[_Iterable[_Union[AcquiredRange, _Mapping]]] = ..., credit_bytes: _Optional[int] = ..., checkpoints: _Optional[_Iterable[_Union[RecordCheckpoint, _Mapping]]] = ..., replay_epoch: _Optional[int] = ..., whole_batches: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class AcknowledgedRange(_message.Message):
     __slots__ = ("first_offset", "last_offset", "type", "lock_token", "delay_ms", "reason", "checkpoint")

@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from sharecoord_sdk._core.errors import KafkaException
 from sharecoord_sdk._core.order import PARTITION, order_of
 from sharecoord_sdk._core.outcomes import Reject, Retry
 from sharecoord_sdk._core.records import Message, origin_of
@@ -110,3 +111,20 @@ def take_unread(parts: Sequence[Part]) -> dict[Part, BaseException]:
         for row in range(start, stop)
         if row in lease.columns.unread
     }
+
+
+def unopened_in(parts: Sequence[Part]) -> KafkaException | None:
+    """Why records of a call can not be opened; None = all were, or none was asked for yet."""
+    for lease, start, stop in parts:
+        errors = lease.columns.errors
+        for row in range(start, stop) if errors else ():
+            if errors and row in errors:
+                return KafkaException(errors[row])
+    return None
+
+
+def refuse_unopened(parts: Sequence[Part]) -> None:
+    """Raises, in a handler's place, why records of its call can not be opened."""
+    error = unopened_in(parts)
+    if error is not None:
+        raise error

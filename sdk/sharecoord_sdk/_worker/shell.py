@@ -27,6 +27,7 @@ from sharecoord_sdk._core.errors import KafkaException
 from sharecoord_sdk._core.records import Message, message_at, messages_of
 from sharecoord_sdk._core.status import StreamFailure
 
+from .batches import refuse_unopened, unopened_in
 from .checkpoints import WorkerCheckpoints
 from .core import WorkerCore
 from .failures import text_of
@@ -447,8 +448,12 @@ class Shell(AsyncShareConsumer):
                 row = self._locks.start(lease)
                 parts = [Part(lease, row, row + 1)]
                 argument = message_at(lease.columns, row)
+            function = handler.function
+            error = unopened_in(parts)
+            if error is not None:
+                function = functools.partial(_refuse, error)
             context = self._context.copy()
-            self._threads.submit(Job(handler.function, argument, parts, context))
+            self._threads.submit(Job(function, argument, parts, context))
         return None
 
     async def _call(self) -> None:
@@ -469,6 +474,8 @@ class Shell(AsyncShareConsumer):
                 row = self._locks.start(lease)
                 try:
                     message = message_at(lease.columns, row)
+                    if lease.columns.errors:
+                        refuse_unopened([Part(lease, row, row + 1)])
                     result = await lease.handler.function(message)
                 except BaseException as error:  # noqa: BLE001 - what it raises is its outcome
                     self._raised([Part(lease, row, row + 1)], error)
@@ -486,7 +493,9 @@ class Shell(AsyncShareConsumer):
     async def _call_batch(self, lease: Lease) -> None:
         parts = self._rules.start_batch(lease, monotonic())
         try:
-            result = await lease.handler.function(_messages(parts))
+            messages = _messages(parts)
+            refuse_unopened(parts)
+            result = await lease.handler.function(messages)
         except BaseException as error:  # noqa: BLE001 - what it raises is its outcome
             self._raised(parts, error)
             return
@@ -561,6 +570,11 @@ def _messages(parts: Iterable[Part]) -> list[Message]:
     for lease, start, stop in parts:
         found += messages_of(lease.columns, start, stop)
     return found
+
+
+def _refuse(error: KafkaException, _: object) -> None:
+    """Takes the place of a plain handler."""
+    raise error
 
 
 def _offsets(span: Span) -> str:

@@ -147,6 +147,7 @@ def join_command(join: service.Join, host: str) -> tuple[str, JoinCommand]:
         credit_bytes=join.credit.bytes_total,
         lock_book=lock_book_of(map(codec.held_range, join.lock_book)),
         join_number=join.join_number,
+        opens=codec.opened(join.opens),
     )
     return group_id, command
 

@@ -40,6 +40,8 @@ class MemberUp:
     paused: frozenset[Place]
     lock_book: Sequence[LostRange]
     """Locks of the member on share-partitions that the gateway does not own."""
+    opens: frozenset[int] = frozenset()
+    """Compressions of the record batches that the member opens itself."""
 
 
 class MemberDown(NamedTuple):

@@ -175,6 +175,7 @@ class Gateway(OwnerLinks):
             session.max_poll_records,
             session.paused,
             _entries(group.group_id, session.away.shown()),
+            session.opens,
         )
 
     def introduce_anew(self, group: Group, session: Session) -> None:

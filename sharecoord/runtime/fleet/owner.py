@@ -186,6 +186,7 @@ class GatewayLink:
             credit_bytes=0,
             lock_book=_lock_book(up.lock_book),
             book_epochs=book_epochs,
+            opens=up.opens,
         )
         channel = LentChannel(self, up.handle)
         lost: Sequence[LostRange] = ()

@@ -210,6 +210,7 @@ class GroupActor(Group):
             comparison=Comparison(pending=True, epochs=command.book_epochs),
             gateway=gateway,
             away=Away.after(former) if self.context.in_fleet and not gateway else None,
+            opens=command.opens,
         )
         if former is None:
             tell(self.context, self.group_id, GroupEvent.JOINED, session=session)

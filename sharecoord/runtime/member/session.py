@@ -55,6 +55,8 @@ class JoinCommand:
     book_epochs: dict[LogId, int] | None = None
     """The owner epochs for which the lock book is complete: records of a share-partition that
     another coordinator served when the gateway wrote the book may be missing. None = all."""
+    opens: frozenset[int] = frozenset()
+    """See `Session.opens`."""
 
 
 @dataclass(slots=True)
@@ -291,6 +293,9 @@ class Session:
     """Whether no other member is connected for its topics, by the dispatcher's last look."""
     away: Away | None = None
     """Set in a fleet, for a member with its stream here."""
+    opens: frozenset[int] = frozenset()
+    """Compressions (Kafka's numbers, 0 = none) of the record batches that the member can open;
+    empty = it gets columns only."""
 
     @property
     def is_lent(self) -> bool:

@@ -23,7 +23,7 @@ from sharecoord.core.partition.decisions import (
 )
 from sharecoord.core.partition.share_partition import SharePartition
 from sharecoord.core.settings import PartitionSettings
-from sharecoord.core.states import AcknowledgeType
+from sharecoord.core.states import AcknowledgeType, AcquireMode, Ordering
 from sharecoord.errors import (
     InternalError,
     NotOwnerError,
@@ -47,6 +47,7 @@ from sharecoord.runtime.partition.load import Load
 from sharecoord.runtime.partition.log import LogFollower
 from sharecoord.runtime.partition.notices import Notices
 from sharecoord.runtime.partition.payloads import Payloads
+from sharecoord.runtime.partition.whole_batches import up_to_a_batch, whole_batches
 
 log = structlog.get_logger(__name__)
 
@@ -250,6 +251,8 @@ class PartitionActor(ClaimedPartition):
         short = not self.budget.may_acquire()
         if short:
             max_records = min(max_records, self._lifeline())
+        elif session.opens:
+            max_records = self._up_to_a_batch(session, max_records)
         if not max_records:
             return 0
         window, end_before = partition.window, partition.window.end_offset
@@ -266,7 +269,7 @@ class PartitionActor(ClaimedPartition):
             partition.apply(decision)
             return 0
         self._apply(decision)
-        delivery = DeliveryEffect.delivery_of(self, decision.acquired)
+        delivery = DeliveryEffect.delivery_of(self, session, decision.acquired)
         if window.end_offset != end_before:
             self.log.took(end_before, window.end_offset)
         self.log.bound.took(delivery.records)
@@ -280,6 +283,18 @@ class PartitionActor(ClaimedPartition):
         if not self.log.fresh.records:
             self.log.skip_gap()
         return delivery.records
+
+    def _up_to_a_batch(self, session: Session, max_records: int) -> int:
+        """Lets a delivery of new records alone end with a record batch."""
+        partition = self.partition
+        assert partition is not None, "only an active partition hands out"
+        window, settings = partition.window, partition.settings
+        is_soft = session.mode is AcquireMode.BATCH_OPTIMIZED
+        if window.due or is_soft or settings.ordering != Ordering.UNORDERED:
+            return max_records
+        records = min(max_records, partition.room)
+        held = min(window.held.get(session.member_id, 0), session.batch_records_max)
+        return up_to_a_batch(self.cache, window.end_offset, records, held) if records > 0 else 0
 
     def _send(self, session: Session, delivery: Delivery, now_ms: int) -> None:
         """Sends a delivery once its commit is durable."""
@@ -420,16 +435,27 @@ class DeliveryEffect:
         self.delivery = delivery
 
     @staticmethod
-    def delivery_of(actor: PartitionActor, acquired: list[AcquiredRange]) -> Delivery:
+    def delivery_of(
+        actor: PartitionActor, session: Session, acquired: list[AcquiredRange]
+    ) -> Delivery:
         """The delivery of acquired records: by reference, with their checkpoints."""
         slices = actor.cache.slices(acquired)
         records = sum(s.stop - s.start for s in slices)
-        size = sum(s.chunk.payload_bytes(s.start, s.stop) for s in slices)
-        if not actor.books.checkpoints:
-            return Delivery(actor.key, slices, acquired, records, size, (), actor.replay_epoch)
-        kept = actor.books.checkpoints.of(acquired)
-        size += sum(len(data) for _, data in kept)
-        return Delivery(actor.key, slices, acquired, records, size, kept, actor.replay_epoch)
+        settings, opens = actor.settings, session.opens
+        if settings.ordering is Ordering.KEY:
+            # All batches were opened for their keys, and the SDK needs these first.
+            opens = frozenset()
+        looks = settings.scheduled_delivery
+        whole = whole_batches(actor.key, slices, acquired, opens, opened=looks)
+        if whole:
+            size = sum(len(batch.content) for batch in whole)
+        else:
+            size = sum(s.chunk.payload_bytes(s.start, s.stop) for s in slices)
+        kept: Sequence[tuple[int, bytes]] = ()
+        if actor.books.checkpoints:
+            kept = actor.books.checkpoints.of(acquired)
+            size += sum(len(data) for _, data in kept)
+        return Delivery(actor.key, slices, acquired, records, size, kept, actor.replay_epoch, whole)
 
     def release(self) -> None:
         """Sends the records, or hands them back unseen."""

@@ -64,6 +64,7 @@ FROM_GATEWAY: list[GatewayItem] = [
         500,
         frozenset({("orders", 1), ("orders", 0)}),
         [LostRange(PLACE, HELD), LostRange(NAMELESS, HELD)],
+        frozenset({0, 4}),
     ),
     MemberDown(4, left=True),
     MemberDown(5, left=False),
