@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from sharecoord_sdk._core.acks import HOLD_RECORDS, HOLD_S
+from sharecoord_sdk._core.acks import HOLD_AT_HAND, HOLD_RECORDS, HOLD_S
 
 from tests.sdk.driver import EXPLICIT, Drivers, served
 from tests.sdk.fake_coordinator import FakeCoordinator, acks_of, make_batch
@@ -40,7 +40,7 @@ def test_what_many_polls_acknowledge_goes_in_one_message() -> None:
     assert world.core.held_until == math.inf
 
 
-@pytest.mark.parametrize("at_hand", [0, HOLD_RECORDS - 1])
+@pytest.mark.parametrize("at_hand", [0, HOLD_AT_HAND - 1])
 def test_with_little_at_hand_they_go_at_once(at_hand: int) -> None:
     world = world_with(at_hand + POLL)
     world.poll()

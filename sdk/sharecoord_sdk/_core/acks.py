@@ -35,10 +35,12 @@ _RETRY_LONGEST_S: Final = 1.0
 _MESSAGE_BYTES: Final = 24 * 1024
 _RANGE_BYTES: Final = 48
 
-# While so many records wait to be polled, acknowledgements wait until they are for so many: a
-# message costs both sides as much as hundreds of records, and the records that come in their place
-# are sent together.
+# Acknowledgements wait until they are for so many records: a message costs both sides as much as
+# hundreds of records, and the records that come in their place are sent together.
 HOLD_RECORDS: Final = 2_000
+# They wait only while so many records are at hand, the default of max.poll.records: the next poll
+# has enough, and may come at once.
+HOLD_AT_HAND: Final = 500
 # They wait no longer than this, whatever the program does meanwhile.
 HOLD_S: Final = 0.005
 

@@ -16,7 +16,7 @@ from sharecoord_sdk._proto import share_service_pb2 as service_pb
 from sharecoord_sdk._proto import share_types_pb2 as types_pb
 from sharecoord_sdk._version import PROTOCOL_VERSION, __version__
 
-from .acks import HOLD_RECORDS, RENEW, AckBook, AckOutcome, AckRange, CommitTicket
+from .acks import HOLD_AT_HAND, RENEW, AckBook, AckOutcome, AckRange, CommitTicket
 from .columns import Columns, HandOut, PartitionKey, Span
 from .config import ConsumerConfig
 from .config_table import POLL_RECORDS_MAX
@@ -285,7 +285,7 @@ class ConsumerCore:
 
         Only while so much is at hand that the program is kept busy: nothing comes later for it.
         """
-        is_busy = self._credit.buffered_records >= HOLD_RECORDS
+        is_busy = self._credit.buffered_records >= HOLD_AT_HAND
         if not is_busy or self._is_waited_for or self._is_draining or self._closing:
             return -math.inf
         return self._acks.held_until(now)
