@@ -150,6 +150,13 @@ class RecordChunk(ABC):
         """Bytes of the records [start, stop) for their member: payloads and an allowance each."""
 
     @abstractmethod
+    def fitting(self, start: int, stop: int, most_bytes: int) -> tuple[int, int]:
+        """How many of the records [start, stop) fit into so many bytes, and their bytes, about.
+
+        Opens no more batches than these records, and the next one, are in.
+        """
+
+    @abstractmethod
     def part(self, first: int, last: int) -> RecordChunk | None:
         """The records in [first, last] as a chunk that covers from `first`; None = none."""
 
@@ -243,6 +250,12 @@ class ColumnChunk(RecordChunk):
     def payload_bytes(self, start: int, stop: int) -> int:
         """See `RecordChunk`."""
         return self.size_bytes * (stop - start) // self.count
+
+    def fitting(self, start: int, stop: int, most_bytes: int) -> tuple[int, int]:
+        """See `RecordChunk`."""
+        each = max(1, self.size_bytes // self.count - RECORD_OVERHEAD_BYTES)
+        records = min(stop - start, most_bytes // each)
+        return records, records * each
 
     def part(self, first: int, last: int) -> RecordChunk | None:
         """See `RecordChunk`."""

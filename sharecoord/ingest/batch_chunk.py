@@ -43,6 +43,9 @@ BATCH_OVERHEAD_BYTES: Final = 430
 SPAN_OVERHEAD_BYTES: Final = 170
 """Memory of consecutive offsets: a tuple, three numbers, list slots."""
 
+COUNTED: Final = 2
+"""Batches of this format and later ones say how many records they have."""
+
 _END: Final = 1 << 63
 
 
@@ -289,6 +292,22 @@ class BatchChunk(RecordChunk):
             wanted = min(last, batch.last_offset) - max(first, batch.base_offset) + 1
             size += self._records_bytes(at) * wanted // (batch.last_offset - batch.base_offset + 1)
         return size
+
+    def fitting(self, start: int, stop: int, most_bytes: int) -> tuple[int, int]:
+        """See `RecordChunk`; by the mean size of the records of each batch."""
+        at = bisect_right(self._firsts, self.offset(start)) - 1
+        position, used_bytes = start, 0
+        while position < stop:
+            batch = self._batches[at]
+            end = min(stop, self.span(self.first, batch.last_offset)[1])
+            among = batch.count if batch.magic >= COUNTED else batch.last_offset - batch.base_offset
+            each = max(1, self._records_bytes(at) // max(1, among))
+            records = min(end - position, (most_bytes - used_bytes) // each)
+            position, used_bytes = position + records, used_bytes + records * each
+            if position < end:
+                break
+            at += 1
+        return position - start, used_bytes
 
     def _records_bytes(self, at: int) -> int:
         batch = self._batches[at]

@@ -60,7 +60,7 @@ class World:
         self.core.check_poll()
         self.core.begin_poll(self.now)
         hand_out = self.core.take(self.now, OWNER)
-        self.core.flush(self.now, polling=True)
+        self.core.flush(self.now, polling=True, may_hold=True)
         self.drive()
         hand_out.given = sum(map(len, hand_out.spans))
         self.core.locks.note_given(at_rest=True)

@@ -62,6 +62,14 @@ def _hand_back_unseen_of(consumer: weakref.ref[AsyncShareConsumer]) -> None:
         found._hand_back_unseen()
 
 
+def _send_held_of(consumer: weakref.ref[AsyncShareConsumer]) -> None:
+    found = consumer()
+    if found is not None:
+        at = found._send_held()
+        if at < math.inf:
+            found._send_held_at(at)
+
+
 class _Iteration:
     """The iterator over a consumer: each step gives one record, and no other is given yet.
 
@@ -225,6 +233,10 @@ class AsyncShareConsumer(BaseShareConsumer):
             self._is_hand_back_scheduled = True
             delay_s = max(0.0, at - time.monotonic())
             asyncio.get_running_loop().call_later(delay_s, _hand_back_unseen_of, weakref.ref(self))
+
+    def _send_held_at(self, at: float) -> None:
+        delay_s = max(0.0, at - time.monotonic())
+        asyncio.get_running_loop().call_later(delay_s, _send_held_of, weakref.ref(self))
 
     def _caller_id(self) -> int:
         try:

@@ -6,6 +6,7 @@ not answered when a stream broke is sent again on the next one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -33,6 +34,15 @@ _RETRY_LONGEST_S: Final = 1.0
 # have; a checkpoint in it may take half of that.
 _MESSAGE_BYTES: Final = 24 * 1024
 _RANGE_BYTES: Final = 48
+
+# Acknowledgements wait until they are for so many records: a message costs both sides as much as
+# hundreds of records, and the records that come in their place are sent together.
+HOLD_RECORDS: Final = 2_000
+# They wait only while so many records are at hand, the default of max.poll.records: the next poll
+# has enough, and may come at once.
+HOLD_AT_HAND: Final = 500
+# They wait no longer than this, whatever the program does meanwhile.
+HOLD_S: Final = 0.005
 
 _ARCHIVED: Final = (types_pb.RECORD_STATE_ARCHIVED, types_pb.RECORD_STATE_ARCHIVING)
 
@@ -67,6 +77,14 @@ class AckRange:
             # The offset of the record alone: gaps beside it may belong to its span.
             wire.first_offset = wire.last_offset = self.span.columns.offset_at(self.span.start)
             wire.checkpoint = self.checkpoint
+
+    def goes_on(self, before: AckRange) -> bool:
+        """Whether the range and the one before can be one on the wire."""
+        return (
+            self.first_offset == before.last_offset + 1
+            and self.kind == before.kind == ACCEPT
+            and self.span.lock.token == before.span.lock.token
+        )
 
     @property
     def size_bytes(self) -> int:
@@ -239,6 +257,23 @@ class AckBook:
                 _add(request.acknowledgements, key, items)
         return request
 
+    def held_until(self, now: float) -> float:
+        """The time until which what waits may be held; -inf = not at all, or nothing waits.
+
+        What somebody waits for, or what was sent before, is not held.
+        """
+        records = size_bytes = 0
+        for part in self._waiting:
+            if part.is_awaited or part.attempts or part.resent:
+                return -math.inf
+            size_bytes += part.size_bytes
+            records += sum(len(item.span) for item in part.ranges)
+        is_full = records >= HOLD_RECORDS or size_bytes >= _MESSAGE_BYTES
+        if is_full or not self._waiting:
+            return -math.inf
+        until = self._waiting[0].queued_at + HOLD_S
+        return until if until > now else -math.inf
+
     def drop_checkpoints(self, span: Span) -> None:
         """Drops unsent checkpoints of a record, because a later one takes their place."""
         for part in [p for p in self._waiting if p.is_checkpoint]:
@@ -382,9 +417,15 @@ def _overlaps(taken: list[AckRange], more: list[AckRange]) -> bool:
 
 def _add(wire_parts: Any, key: PartitionKey, items: list[AckRange]) -> None:
     items.sort(key=_first_of)
-    wire = wire_parts.add(partition=key.to_wire())
+    ranges = wire_parts.add(partition=key.to_wire()).ranges
+    last: AckRange | None = None
     for item in items:
-        item.add_to(wire.ranges)
+        if last is not None and item.goes_on(last):
+            # Polls of one delivery: the coordinator decides about them at a stroke.
+            ranges[-1].last_offset = item.last_offset
+        else:
+            item.add_to(ranges)
+        last = item
 
 
 def _settle(

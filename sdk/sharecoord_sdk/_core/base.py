@@ -6,6 +6,7 @@ arrived or the time is over. The shells (`_sync`, `_async`) run them, and own st
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import uuid
@@ -17,7 +18,7 @@ from typing import Any, ClassVar, Final, TypeVar
 from sharecoord_sdk._proto import share_service_pb2 as service_pb
 
 from . import arguments
-from .acks import RENEW, AckOutcome, CommitTicket, mark_row, mark_rows, unmarkable_row
+from .acks import HOLD_S, RENEW, AckOutcome, CommitTicket, mark_row, mark_rows, unmarkable_row
 from .call_guard import CallGuard
 from .columns import IN_FLIGHT, LOST, SETTLED, AckDetails, Columns, Span
 from .config import ConsumerConfig, SaslConfig, read_config
@@ -62,6 +63,8 @@ class BaseShareConsumer(CallGuard, ABC):
         self._core = ConsumerCore(self._config, str(uuid.uuid4()), random.random)
         self._sasl: SaslConfig | None = self._config.sasl
         self._callback: AcknowledgementCommitCallback | None = None
+        # Whether `_send_held` will be called.
+        self._is_held_due = False
         self._open(explicit=self._config.explicit)
 
     # -- what a shell provides ------------------------------------------------------------------
@@ -73,6 +76,13 @@ class BaseShareConsumer(CallGuard, ABC):
     @abstractmethod
     def _send(self, requests: Iterable[service_pb.ConsumeRequest]) -> None:
         """Queues messages on the current stream. Never blocks."""
+
+    @abstractmethod
+    def _send_held_at(self, at: float) -> None:
+        """Calls `_send_held` at a time, and again when that says so, as long as the stream lives.
+
+        Acknowledgements go with the next stream otherwise, which schedules for itself.
+        """
 
     @abstractmethod
     def _arrivals(self) -> Iterator[Arrival]:
@@ -341,7 +351,7 @@ class BaseShareConsumer(CallGuard, ABC):
         with self._use() as core:
             self._pump(core)
             with self._as_a_whole():
-                core.begin_commit(self._now())
+                core.begin_commit_async(self._now())
             self._drive(core)
             self._dispatch(core)
 
@@ -403,7 +413,7 @@ class BaseShareConsumer(CallGuard, ABC):
         with self._as_a_whole():
             now = self._now()
             hand_out = core.take(now, self._token, limit)
-            core.flush(now, polling=True)
+            core.flush(now, polling=True, may_hold=True)
         self._drive(core)
         return Messages._of(hand_out)
 
@@ -548,6 +558,34 @@ class BaseShareConsumer(CallGuard, ABC):
             requests = core.take_outbox()
             if requests:
                 self._send(requests)
+            if core.held_until < math.inf:
+                self._schedule_held(core.held_until)
+
+    def _schedule_held(self, at: float) -> None:
+        with self._guard:
+            if not self._is_held_due:
+                self._is_held_due = True
+                self._send_held_at(at)
+
+    def _send_held(self) -> float:
+        """Sends acknowledgements that were held long enough; returns when to call again, or inf.
+
+        The shell calls it at the time that `_send_held_at` was told, in any thread.
+        """
+        with self._guard:
+            core = self._core
+            if core is None or self._closed or self._is_half_done or os.getpid() != self._pid:
+                self._is_held_due = False
+                return math.inf
+            now = self._now()
+            if now >= core.held_until and self._user is None:
+                core.flush(now)
+                self._send(core.take_outbox())
+            if core.held_until < math.inf:
+                # Held since, or somebody is inside a call, whose end may come without a word.
+                return max(core.held_until, now + HOLD_S)
+            self._is_held_due = False
+            return math.inf
 
     def _connect(self, core: ConsumerCore, connection: Connection) -> None:
         try:
@@ -555,6 +593,7 @@ class BaseShareConsumer(CallGuard, ABC):
         except Exception as error:  # noqa: BLE001 - whatever the application's oauth_cb raises
             self._unusable(core, connection, error)
             return
+        self._is_held_due = False
         try:
             self._open_stream(connection, metadata)
         except (OSError, ValueError) as error:

@@ -17,7 +17,7 @@ from sharecoord_sdk._proto import share_types_pb2 as types_pb
 from sharecoord_sdk._version import PROTOCOL_VERSION, __version__
 
 from . import whole
-from .acks import RENEW, AckBook, AckOutcome, AckRange, CommitTicket
+from .acks import HOLD_AT_HAND, RENEW, AckBook, AckOutcome, AckRange, CommitTicket
 from .columns import Columns, HandOut, PartitionKey, Span
 from .config import ConsumerConfig
 from .config_table import POLL_RECORDS_MAX
@@ -133,6 +133,8 @@ class ConsumerCore:
         self._polled_every_s = min(
             _POLLED_EVERY_MAX_S, config.max_poll_interval_ms / 1000 / _POLLED_PARTS
         )
+        #: When acknowledgements that are held must be sent; inf = none are.
+        self.held_until = math.inf
         # When the coordinator last heard from a poll.
         self._polled_at = 0.0
         # Whether the coordinator waits for a poll: a lock ended, or it was told that nobody polls.
@@ -215,6 +217,11 @@ class ConsumerCore:
         """Accepts the records of the last poll in implicit mode (KIP-932, 3.6)."""
         self._collect(None, now, accept_rest=not self.config.explicit)
 
+    def begin_commit_async(self, now: float) -> None:
+        """Queues acknowledgements as `begin_commit` does, for a program that does not wait."""
+        self._collect(None, now, accept_rest=not self.config.explicit)
+        self.flush(now, may_hold=True)
+
     def begin_commit(self, now: float) -> CommitTicket:
         """Queues acknowledgements for a commit; implicit mode accepts the last poll's records."""
         ticket = CommitTicket()
@@ -247,13 +254,19 @@ class ConsumerCore:
             self._busy_since = now
         return hand_out
 
-    def flush(self, now: float, *, polling: bool = False) -> None:
+    def flush(self, now: float, *, polling: bool = False, may_hold: bool = False) -> None:
         """Sends due acknowledgements, and in a poll credit or a sign of life.
+
+        With `may_hold` nothing is sent yet while acknowledgements wait for more (`held_until`).
 
         Nothing follows a leave: the coordinator ends the stream, and a message that meets its end
         makes an error of it.
         """
+        self.held_until = math.inf
         if not self.link.is_up or self._leave_sent:
+            return
+        if may_hold and (until := self._may_hold_until(now)) > now:
+            self.held_until = until
             return
         request = service_pb.ConsumeRequest()
         if polling:
@@ -267,6 +280,16 @@ class ConsumerCore:
                 self._polled_at = now
             self._is_waited_for = False
         self._send_with_acks(request, now)
+
+    def _may_hold_until(self, now: float) -> float:
+        """The time until which acknowledgements may be held; -inf = send them.
+
+        Only while so much is at hand that the program is kept busy: nothing comes later for it.
+        """
+        is_busy = self._credit.buffered_records >= HOLD_AT_HAND
+        if not is_busy or self._is_waited_for or self._is_draining or self._closing:
+            return -math.inf
+        return self._acks.held_until(now)
 
     @property
     def hand_back_unseen_at(self) -> float:

@@ -17,7 +17,7 @@ from sharecoord_sdk._core.errors import KafkaException
 from sharecoord_sdk._core.records import Message, Messages, TopicPartition
 from sharecoord_sdk._proto import share_service_pb2 as service_pb
 
-from .stream import END_S, Stream
+from .stream import END_S, Reminder, Stream
 from .unseen import Inbox
 
 T = TypeVar("T")
@@ -230,6 +230,10 @@ class ShareConsumer(BaseShareConsumer):
 
     def _schedule_hand_back(self, at: float) -> None:
         self._inbox.schedule(at)
+
+    def _send_held_at(self, at: float) -> None:
+        if self._slot.stream is not None:
+            self._slot.stream.remind(Reminder(at, weakref.ref(self)))
 
     def _caller_id(self) -> int:
         return threading.get_ident()

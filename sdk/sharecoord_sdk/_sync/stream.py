@@ -9,12 +9,14 @@ same locks, may then wait for ever. So `close`, and the exit of the process, wai
 from __future__ import annotations
 
 import atexit
+import math
 import os
 import time
+import weakref
 from collections.abc import Iterable, Iterator
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from threading import Event, Thread, current_thread
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import grpc
 
@@ -24,8 +26,26 @@ from sharecoord_sdk._core.status import StreamFailure
 from sharecoord_sdk._grpc import CONSUME, encode, failure_of, open_channel
 from sharecoord_sdk._proto import share_service_pb2 as service_pb
 
+if TYPE_CHECKING:
+    from sharecoord_sdk._core.base import BaseShareConsumer
+
 Inbox = SimpleQueue[Arrival]
-Outbox = SimpleQueue[service_pb.ConsumeRequest | None]
+
+
+class Reminder(NamedTuple):
+    """A consumer whose acknowledgements are held until a time (monotonic)."""
+
+    at: float
+    consumer: weakref.ref[BaseShareConsumer]
+
+    def next(self) -> Reminder | None:
+        """Lets the consumer send what was held for long enough; returns the next reminder."""
+        found = self.consumer()
+        at = math.inf if found is None else found._send_held()
+        return None if at == math.inf else self._replace(at=at)
+
+
+Outbox = SimpleQueue[service_pb.ConsumeRequest | Reminder | None]
 
 # A cancelled call ends at once; threads that do not are left behind as daemons.
 END_S: Final = 1.0
@@ -55,11 +75,15 @@ class _GrpcThread:
 
 
 class _Requests:
-    """The iterator that grpc takes requests from; ends at the None that the end of a call puts."""
+    """The iterator that grpc takes requests from; ends at the None that the end of a call puts.
+
+    Its thread, which waits anyway, also sees to it that acknowledgements are not held for long.
+    """
 
     def __init__(self, outbox: Outbox, sender: _GrpcThread) -> None:
         self._outbox = outbox
         self._sender: _GrpcThread | None = sender
+        self._reminder: Reminder | None = None
 
     def __iter__(self) -> Iterator[service_pb.ConsumeRequest]:
         return self
@@ -68,10 +92,21 @@ class _Requests:
         if self._sender is not None:
             self._sender.register()
             self._sender = None
-        request = self._outbox.get()
-        if request is None:
-            raise StopIteration
-        return request
+        while True:
+            try:
+                request = self._outbox.get(timeout=self._wait_s())
+            except Empty:
+                assert self._reminder is not None, "only a wait for it ends"
+                self._reminder = self._reminder.next()
+                continue
+            if request is None:
+                raise StopIteration
+            if not isinstance(request, Reminder):
+                return request
+            self._reminder = request
+
+    def _wait_s(self) -> float | None:
+        return None if self._reminder is None else _left(self._reminder.at)
 
 
 class Stream:
@@ -127,6 +162,10 @@ class Stream:
     def send(self, requests: Iterable[service_pb.ConsumeRequest]) -> None:
         for request in requests:
             self._outbox.put(request)
+
+    def remind(self, reminder: Reminder) -> None:
+        """Sees to what a consumer holds; one reminder at a time, until it says that it is over."""
+        self._outbox.put(reminder)
 
     def cancel(self) -> None:
         """Ends the call; the reader closes the channel. Never blocks."""

@@ -27,13 +27,12 @@ from sharecoord.core.dispatch.pace import (
     prefetch_max,
     window_follows,
 )
+from sharecoord.core.limits import ACQUIRE_RECORDS_MAX, DELIVERY_BYTES_MAX
 from sharecoord.core.partition.acquire import Run
 from sharecoord.core.states import AcquireMode, Ordering
 
 COMMIT_MS: Final = 2.0
 """Time until a group commit is durable; deliveries leave only then."""
-MESSAGE_RECORDS: Final = 1_000
-"""Most records of one delivery."""
 
 
 @dataclass(eq=False, slots=True)
@@ -77,7 +76,10 @@ class FairWorld(World):
         self._max_poll_records = max_poll_records
         self._record_locks = record_locks
         self._is_fixed = is_fixed
+        self._record_bytes = record_bytes
         self._prefetch_max = prefetch_max(record_bytes)
+        in_bytes = max(1, DELIVERY_BYTES_MAX // max(1, record_bytes))
+        self._message_records = min(ACQUIRE_RECORDS_MAX, in_bytes)
         self._seats = {member.member_id: Seat(member) for member in self.members}
         self._waiting: OrderedDict[Seat, None] = OrderedDict()
         self._ready: dict[Share, None] = {}
@@ -115,7 +117,8 @@ class FairWorld(World):
         ceiling = max(min(seat.pace.prefetch, self._prefetch_max), self._max_poll_records)
         if seat.pace.is_new and self._joined == 1 and not self._max_poll_records:
             ceiling = FIRST_RECORDS_MAX
-        return ceiling - self.held.get(seat.member.member_id, 0)
+        room = ceiling - self.held.get(seat.member.member_id, 0)
+        return room if room >= seat.pace.refill(ceiling, self._record_bytes) else 0
 
     def _offer(self, seat: Seat) -> None:
         if self._wants(seat) > 0:
@@ -156,7 +159,7 @@ class FairWorld(World):
         """Hands one member up to `wanted` records, in deliveries; returns their number."""
         got = 0
         while got < wanted:
-            handed = self._acquire(share, seat, min(wanted - got, MESSAGE_RECORDS))
+            handed = self._acquire(share, seat, min(wanted - got, self._message_records))
             if not handed:
                 break
             got += sum(part.records for part in handed)

@@ -13,7 +13,7 @@ from sharecoord.errors import SharecoordError
 from sharecoord.wire import codec
 from sharecoord.wire import share_service_pb2 as service
 
-JOINED_BYTES_MAX = 64 << 10
+JOINED_BYTES_MAX = 256 << 10
 """Small messages that wait together are sent as one, up to this size: a message costs the loop as
 much as a hundred records. A larger one is not worth the copy."""
 

@@ -7,14 +7,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from sharecoord.core.limits import DELIVERY_BYTES_MAX
+
 PREFETCH_MS = 200
 """A member may hold the records that it works off in this time."""
 
 PREFETCH_BYTES_MAX = 16 << 20
 """Most bytes of a prefetch: beyond, memory traffic costs more than a deeper pipeline gives."""
 
-PREFETCH_RECORDS_MAX = 12_000
-"""The limit of `PREFETCH_BYTES_MAX` for small records."""
+PREFETCH_RECORDS_MAX = 32_000
+"""The limit of `PREFETCH_BYTES_MAX` for small records: four messages of nearly 1 MiB at 100 B."""
+
+REFILL_MS = 5
+"""A member that has enough gets more when it has room for what it works off in this time: messages
+of fewer records would cost more than the records, and a free handler never lacks more than that."""
+
+REFILL_PART = 4
+"""A member has enough while it holds more than all but this part of what it may hold."""
 
 FIRST_RECORDS_MAX = 500
 """Most records of a new member that is alone: those of one poll of its program (the default of
@@ -174,6 +183,17 @@ class Pace:
     def prefetch(self) -> int:
         """Records that the member works off in PREFETCH_MS or in a worthwhile batch; 1 at least."""
         return max(1, int(self.records_per_ms * PREFETCH_MS), self.bulk.good, self.bulk.trial)
+
+    def refill(self, ceiling: int, record_bytes: int) -> int:
+        """Room for fewer records is left as it is; `ceiling` is what the member may hold.
+
+        A member that holds few records has more room than that, so a lone record never waits.
+        """
+        return min(
+            int(self.records_per_ms * REFILL_MS),
+            DELIVERY_BYTES_MAX // (record_bytes or 1),
+            ceiling // REFILL_PART,
+        )
 
     @property
     def chained_max(self) -> int:

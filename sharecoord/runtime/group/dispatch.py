@@ -342,13 +342,12 @@ def _has_something(actor: PartitionActor) -> bool:
 def _serve(actor: PartitionActor, session: Session, fair: int, holding: int) -> int:
     """Hands up to `fair` records to one member, in batches; returns how many."""
     got_total = 0
-    while got_total < fair:
-        wanted = min(
-            session.wants(holding + got_total), fair - got_total, session.batch_records_max
-        )
-        if wanted <= 0:
+    wanted = min(session.wants(holding), fair)
+    while got_total < wanted:
+        most = min(session.takes(holding + got_total), wanted - got_total)
+        if most <= 0:
             break
-        got = actor.acquire(session, wanted)
+        got = actor.acquire(session, min(most, session.batch_records_max))
         if not got:
             break
         got_total += got

@@ -14,12 +14,12 @@ from sharecoord.core.changes import LogId, MemberRow, PartitionKey, Place
 from sharecoord.core.delivery import LostRange
 from sharecoord.core.dispatch.pace import (
     FIRST_RECORDS_MAX,
-    PREFETCH_RECORDS_MAX,
     Pace,
     prefetch_max,
 )
 from sharecoord.core.fleet.held_book import HeldBook, LockBook, log_ids_of
 from sharecoord.core.fleet.lending import LentCredit
+from sharecoord.core.limits import ACQUIRE_RECORDS_MAX
 from sharecoord.core.partition.decisions import (
     AcknowledgedRange,
     AcquiredRange,
@@ -30,10 +30,6 @@ from sharecoord.core.partition.decisions import (
 from sharecoord.core.states import AcknowledgeOutcome, AcknowledgeType, AcquireMode
 from sharecoord.errors import MemberFencedError
 from sharecoord.runtime.member.channel import MemberChannel
-
-BATCH_RECORDS_DEFAULT = 1_000
-"""Records of one message to a member that gave no max.poll.records; its SDK splits them. Measured:
-5% more throughput than with 500."""
 
 
 @dataclass(slots=True)
@@ -304,10 +300,20 @@ class Session:
 
     @property
     def batch_records_max(self) -> int:
-        """Most records of one batch."""
-        return self.max_poll_records or BATCH_RECORDS_DEFAULT
+        """Most records of one batch; the SDK splits those of a member that did not say."""
+        return self.max_poll_records or ACQUIRE_RECORDS_MAX
 
     def wants(self, held: int) -> int:
+        """How many records it is worth to send the member now; `held` as of `takes`."""
+        taken = self.takes(held)
+        if taken <= 0 or self.is_lent:
+            return taken
+        ceiling = self._ceiling
+        lent = self.away.credit.lent if self.away else 0
+        is_worth_it = ceiling - held - lent >= self.pace.refill(ceiling, self._record_bytes)
+        return taken if is_worth_it else 0
+
+    def takes(self, held: int) -> int:
         """How many records the member may get now; `held` it holds in all partitions."""
         room = self.room(held)
         return room - self.away.credit.lent if self.away else room
@@ -329,10 +335,13 @@ class Session:
 
     @property
     def _prefetch_max(self) -> int:
+        return prefetch_max(self._record_bytes)
+
+    @property
+    def _record_bytes(self) -> int:
+        """Mean size of the records that the member got; 0 = unknown."""
         credit = self.credit
-        if not credit.delivered_records:
-            return PREFETCH_RECORDS_MAX
-        return prefetch_max(credit.delivered_bytes // credit.delivered_records)
+        return credit.delivered_bytes // credit.delivered_records if credit.delivered_records else 0
 
     @property
     def holds_max(self) -> int:

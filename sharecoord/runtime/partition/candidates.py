@@ -1,7 +1,7 @@
 """Candidates for the next delivery: due ranges with their payload at hand, and new records.
 
-A delivery is one column batch: its offsets are 32-bit distances from the first one, and it has one
-type of timestamps. So candidates end where either would not fit.
+A delivery is one column batch: its offsets are 32-bit distances from the first one, it has one type
+of timestamps, and its size is bounded. So candidates end where one of these would not fit.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from sharecoord.core.limits import ACQUIRE_RECORDS_MAX
+from sharecoord.core.limits import ACQUIRE_RECORDS_MAX, DELIVERY_BYTES_MAX
 from sharecoord.core.partition.acquire import Run
 from sharecoord.core.partition.share_partition import SharePartition
 from sharecoord.core.records import RecordChunk
@@ -41,6 +41,7 @@ class _Batch:
     def __init__(self) -> None:
         self._first: int | None = None
         self._timestamp_type = 0
+        self._used_bytes = 0
 
     def takes(self, chunk: RecordChunk, first: int, last: int) -> bool:
         """Whether these records of a chunk fit into the batch."""
@@ -48,6 +49,21 @@ class _Batch:
             self._first, self._timestamp_type = first, chunk.timestamp_type
         same = chunk.timestamp_type == self._timestamp_type
         return same and last - self._first < BATCH_SPAN_MAX
+
+    def cut(self, chunk: RecordChunk, first: int, last: int, enough: int) -> int:
+        """The last of these consecutive records that finds room; before `first`: none does.
+
+        The first record of a batch always does. So do all where `enough` of them do: the decision
+        takes no more.
+        """
+        wanted = min(last, first + enough - 1)
+        start, stop = chunk.span(first, wanted)
+        records, size_bytes = chunk.fitting(start, stop, DELIVERY_BYTES_MAX - self._used_bytes)
+        if not (records or self._used_bytes):
+            records, size_bytes = 1, DELIVERY_BYTES_MAX
+        self._used_bytes += size_bytes
+        end = first + records - 1
+        return last if end == wanted else end
 
 
 class Candidates(NamedTuple):
@@ -131,9 +147,12 @@ def _look_at_due(
             for start, end, there in split(chunk.runs(position, stop), position, stop):
                 if not there:
                     found.gaps.append((start, end))
-                elif batch.takes(chunk, start, end):
-                    found.readable.append((start, end, value))
-                else:
+                    continue
+                fits = batch.takes(chunk, start, end)
+                ends = batch.cut(chunk, start, end, end - start + 1) if fits else start - 1
+                if ends >= start:
+                    found.readable.append((start, ends, value))
+                if ends < end:
                     return found
             position = stop + 1
     return found
@@ -174,13 +193,16 @@ def _fresh_runs(
         for first, last, at_ms in _by_time(chunk, runs, clock) if timed else _untimed(runs):
             if not batch.takes(chunk, first, last):
                 return
-            keys = _keys_of(chunk, first, last) if by_key else None
-            yield Run(first, last, keys, at_ms)
-            count = last - first + 1
+            end = last if at_ms else batch.cut(chunk, first, last, max_records - records)
+            if end < first:
+                return
+            keys = _keys_of(chunk, first, end) if by_key else None
+            yield Run(first, end, keys, at_ms)
+            count = end - first + 1
             wait = count if at_ms else _blocked_in(keys, count, blocked)
             waiting += wait
             records += count - wait
-            if records >= max_records or waiting >= ACQUIRE_RECORDS_MAX:
+            if end < last or records >= max_records or waiting >= ACQUIRE_RECORDS_MAX:
                 return
 
 

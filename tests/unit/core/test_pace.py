@@ -1,4 +1,4 @@
-"""How a member's pace is learnt."""
+"""How a member's pace is learnt, and what it is for."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ from sharecoord.core.dispatch.pace import (
     BULK_TRIAL_RECORDS,
     PACE_SLICE_MS,
     PREFETCH_MS,
+    REFILL_MS,
+    REFILL_PART,
     Pace,
 )
+from sharecoord.core.limits import DELIVERY_BYTES_MAX
 
 BUSY: dict[str, Any] = {"drained": False, "lock_ms": 30_000}
 """It holds more."""
@@ -165,3 +168,21 @@ def test_another_work_than_before_begins_anew() -> None:
     assert pace.prefetch > 100
     batches(pace, 0.0, 100.0, times=60)
     assert pace.prefetch <= 4
+
+
+@pytest.mark.parametrize(
+    ("per_ms", "ceiling", "record_bytes", "refill"),
+    [
+        (0.0, 500, 100, 0),
+        (0.1, 20, 100, 0),
+        (2.0, 400, 100, 2 * REFILL_MS),
+        (1e6, 12_000, 100, 12_000 // REFILL_PART),
+        (1e6, 12_000, 1_200, DELIVERY_BYTES_MAX // 1_200),
+        (1e6, 1, 10 << 20, 0),
+        (1e6, 3, 0, 0),
+    ],
+)
+def test_room_that_is_worth_a_message(
+    per_ms: float, ceiling: int, record_bytes: int, refill: int
+) -> None:
+    assert Pace(records_per_ms=per_ms).refill(ceiling, record_bytes) == refill

@@ -233,3 +233,26 @@ def test_one_batch_larger_than_all_that_may_be_open_is_kept() -> None:
     chunk = one(batch([Rec(0, b"x" * 60)], codec=3), open_batches=opened)
     assert chunk.record(0).value == b"x" * 60
     assert opened.size_bytes == 68
+
+
+def test_what_fits_opens_no_more_than_it_must() -> None:
+    values = [b"x" * 1_000] * 10
+    packed = [
+        batch([Rec(base + n, value) for n, value in enumerate(values)], base=base, codec=4)
+        for base in range(0, 50, 10)
+    ]
+    open_batches = OpenBatches()
+    chunk = one(*packed, open_batches=open_batches)
+    records, size_bytes = chunk.fitting(5, 50, 12_100)
+    assert records == 11
+    assert 11_000 < size_bytes <= 12_100
+    assert 20_000 < open_batches.size_bytes < 21_000, "two batches"
+    assert chunk.fitting(5, 8, 1 << 20)[0] == 3
+    assert chunk.fitting(0, 50, 1 << 20)[0] == 50
+    assert chunk.fitting(7, 50, 999) == (0, 0)
+
+
+def test_gaps_inside_a_batch_do_not_make_its_records_smaller() -> None:
+    """Compaction leaves few records at many offsets."""
+    far = batch([Rec(0, b"x" * 1_000), Rec(9_999, b"x" * 1_000)], base=0, last=9_999)
+    assert one(far).fitting(0, 2, 1_500)[0] == 1

@@ -7,9 +7,10 @@ import dataclasses
 import pytest
 
 from sharecoord.core.changes import PartitionHead
+from sharecoord.core.limits import DELIVERY_BYTES_MAX
 from sharecoord.core.offset_set import OffsetSet
 from sharecoord.core.partition.share_partition import AcknowledgedRange, SharePartition
-from sharecoord.core.records import ColumnChunk, RecordChunk
+from sharecoord.core.records import RECORD_OVERHEAD_BYTES, ColumnChunk, RecordChunk
 from sharecoord.core.settings import PartitionSettings
 from sharecoord.core.states import AcknowledgeType, AcquireMode
 from sharecoord.runtime.kernel.budget import GroupBudget, MemoryBudget
@@ -88,6 +89,44 @@ def test_a_batch_has_one_type_of_timestamps() -> None:
     # What is due again does not go together with new records of the other type either.
     found = look(partition, cache)
     assert ([first for first, _, _ in found.due], found.fresh) == ([0], [])
+
+
+def sized(chunk: RecordChunk, record_bytes: int) -> RecordChunk:
+    """The chunk with records of this mean size."""
+    assert isinstance(chunk, ColumnChunk)
+    size_bytes = chunk.count * (record_bytes + RECORD_OVERHEAD_BYTES)
+    return dataclasses.replace(chunk, size_bytes=size_bytes)
+
+
+def test_a_batch_has_no_more_bytes_than_a_message_is_worth() -> None:
+    each = DELIVERY_BYTES_MAX // 10
+    chunks = [sized(chunk_of(*range(at, at + 8), covers_from=at), each) for at in range(0, 24, 8)]
+    partition, cache = made(*chunks)
+    found = look(partition, cache)
+    assert [(run.first, run.last) for run in found.fresh] == [(0, 7), (8, 9)]
+    acquire_and_release(partition, found)
+    found = look(partition, cache)
+    assert [(first, last) for first, last, _ in found.due] == [(0, 7), (8, 9)]
+    assert not found.fresh, "the due ones fill the batch"
+
+
+def test_a_batch_has_a_record_of_any_size() -> None:
+    huge = sized(chunk_of(0, 1, 2, covers_from=0), 3 * DELIVERY_BYTES_MAX)
+    partition, cache = made(huge)
+    for offset in range(3):
+        found = look(partition, cache)
+        assert [(run.first, run.last) for run in found.fresh] == [(offset, offset)]
+        decision = partition.decide_acquire(
+            0, "m", max_records=100, mode=AcquireMode.FAIR, due=found.due, fresh=found.fresh
+        )
+        partition.apply(decision)
+
+
+def test_records_that_nobody_wants_yet_do_not_count() -> None:
+    each = DELIVERY_BYTES_MAX // 10
+    partition, cache = made(sized(chunk_of(*range(100), covers_from=0), each))
+    found = look(partition, cache, 5)
+    assert [(run.first, run.last) for run in found.fresh] == [(0, 99)]
 
 
 def test_records_without_payload_are_asked_for_together() -> None:
