@@ -30,12 +30,11 @@ from sharecoord.config.process import ProcessConfig
 from sharecoord.config.process_settings import LogFormat, Mode
 from sharecoord.config.sources import Source
 from sharecoord.errors import InvalidConfigError, SharecoordError
+from sharecoord.ingest.raw_reader import RawLogReader
 from sharecoord.ingest.readers import make_reader
-from sharecoord.kafka.catalog import KafkaCatalog
-from sharecoord.kafka.client import brokers_of
-from sharecoord.kafka.dead_letter_producer import KafkaDeadLetters
-from sharecoord.kafka.offsets_export import KafkaOffsetsExport
 from sharecoord.kafka.refusals import Refusals
+from sharecoord.kafka.wire.catalog import WireCatalog
+from sharecoord.kafka.wire.keys import Settings, brokers_of
 from sharecoord.management.server import ManagementServer
 from sharecoord.observability.logs import configure_logging
 from sharecoord.observability.standard_error import dropped_lines, guard_standard_error
@@ -106,6 +105,7 @@ class Application:
         self._catalog = catalog
         self._stack = AsyncExitStack()
         self._cluster_id = ""
+        self._files: OpenFiles | None = None
         self._sampler: EventSampler | None = None
 
     async def start(self) -> None:
@@ -209,12 +209,14 @@ class Application:
         config = self.config
         clock = RuntimeClock(loop)
         refusals = Refusals()
-        catalog = self._catalog or KafkaCatalog(config.kafka, refusals)
+        reader = self._reader or self._kafka_reader(refusals)
+        self._stack.push_async_callback(reader.close)
+        catalog = self._catalog or _catalog_beside(reader, config.kafka, refusals)
+        self._stack.push_async_callback(catalog.close)
         cluster_id = self._cluster_id = await _said_when_slow(
             catalog.cluster_id(), "no answer from Kafka yet", brokers_of(config.kafka)
         )
-        in_cluster = catalog.brokers if isinstance(catalog, KafkaCatalog) else 1
-        files = OpenFiles(raise_limit(), brokers=in_cluster)
+        files = self._files = OpenFiles(raise_limit(), brokers=catalog.brokers)
         is_fleet = config.coordinator.mode is Mode.FLEET
         store = self._store or make_store(
             config.store.url.url, fleet=is_fleet, lock_timeout_ms=config.store.lock_timeout_ms
@@ -240,11 +242,14 @@ class Application:
                 commit.linger_ms, commit.oldest_uncommitted_ms, commit.pending_max_bytes
             ),
         )
+        from sharecoord.kafka.dead_letter_producer import KafkaDeadLetters
+        from sharecoord.kafka.offsets_export import KafkaOffsetsExport
+
         return Context(
             coordinator_id=coordinator_id,
             store=store,
             caller=caller,
-            reader=self._reader or self._kafka_reader(files, refusals),
+            reader=reader,
             catalog=catalog,
             clock=clock,
             committer=committer,
@@ -269,14 +274,19 @@ class Application:
             events=await self._event_sink(coordinator_id, clock),
         )
 
-    def _kafka_reader(self, files: OpenFiles, refusals: Refusals) -> LogReader:
+    def _kafka_reader(self, refusals: Refusals) -> LogReader:
         """Reads while files may be opened; the board says when that is over."""
         config = self.config
-        reader = make_reader(config.reader.kind, config.kafka, refusals, may_open=files.may_read)
+
+        def may_open() -> bool:
+            return self._files is None or self._files.may_read()
+
+        reader = make_reader(config.reader.kind, config.kafka, refusals, may_open=may_open)
 
         def short() -> str:
             waiting = reader.waiting
-            return files.problem or (
+            problem = "" if self._files is None else self._files.problem
+            return problem or (
                 f"{waiting} partitions are not read, too many files are open: {FIX}"
                 if waiting
                 else ""
@@ -366,6 +376,15 @@ def _limits_of(config: ProcessConfig) -> Limits:
         groups_max=config.limits.groups_max,
         lock_grace_ms=config.recovery.lock_grace_ms,
     )
+
+
+def _catalog_beside(reader: LogReader, settings: Settings, refusals: Refusals) -> TopicCatalog:
+    """The catalog that asks over the reader's kind of connections."""
+    if isinstance(reader, RawLogReader):
+        return WireCatalog(reader.cluster, refusals)
+    from sharecoord.kafka.catalog import KafkaCatalog
+
+    return KafkaCatalog(settings, refusals)
 
 
 async def _said_when_slow(answer: Awaitable[T], what: str, address: str) -> T:

@@ -456,6 +456,10 @@ class TopicCatalog(Protocol):
     def refusals(self) -> Mapping[str, UnauthorizedError]:
         """Topics that Kafka refused at the last request; they may exist."""
 
+    @property
+    def brokers(self) -> int:
+        """Number of brokers, as far as is known; at least 1."""
+
     async def cluster_id(self) -> str:
         """Kafka's cluster id; "" when it has none."""
 

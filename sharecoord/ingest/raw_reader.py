@@ -24,11 +24,11 @@ from sharecoord.ingest.open_batches import OpenBatches
 from sharecoord.ingest.pool import Pool, Waiting
 from sharecoord.ingest.raw_rereader import RawRereader
 from sharecoord.ingest.raw_scanner import RawScanner
-from sharecoord.kafka.client import Settings
 from sharecoord.kafka.refusals import READ, Refusals
 from sharecoord.kafka.wire.cluster import Cluster
 from sharecoord.kafka.wire.fetch import Found
 from sharecoord.kafka.wire.fetcher import Fetcher, Fetching
+from sharecoord.kafka.wire.keys import Settings
 from sharecoord.kafka.wire.security import security_of
 from sharecoord.ports import LogSink
 
@@ -234,8 +234,9 @@ class RawLogReader:
         """
         self._refusals = Refusals() if refusals is None else refusals
         self._security = security_of(settings)
-        self._cluster = Cluster(settings, self._security)
-        self._new_fetcher = partial(Fetcher, self._cluster)
+        self.cluster = Cluster(settings, self._security)
+        """Of which others may ask questions, until this reader is closed."""
+        self._new_fetcher = partial(Fetcher, self.cluster)
         self._settings = dict(settings)
         self._checks_crc = checks_crcs(settings)
         self._open_batches = OpenBatches()
@@ -303,5 +304,5 @@ class RawLogReader:
         await self._scanner.close()
         await self._rereader.close()
         await self._pool.close(RawSlot.close)
-        await self._cluster.close()
+        await self.cluster.close()
         self._security.close()

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import structlog
 from sharecoord_batches.opener import HAS_NATIVE
 
 from sharecoord.config.process_settings import ReaderKind
 from sharecoord.errors import InvalidConfigError
-from sharecoord.ingest.log_reader import KafkaLogReader
 from sharecoord.ingest.raw_reader import RawLogReader
 from sharecoord.kafka.refusals import Refusals
 from sharecoord.kafka.wire.keys import Settings, beyond
+
+if TYPE_CHECKING:
+    from sharecoord.ingest.log_reader import KafkaLogReader
 
 log = structlog.get_logger(__name__)
 
@@ -37,6 +40,9 @@ def make_reader(
             metadata={"key": "kafka.reader"},
         )
     if kind is ReaderKind.LIBRDKAFKA or needs_librdkafka is not None:
+        # librdkafka is loaded with it: 20 MB.
+        from sharecoord.ingest.log_reader import KafkaLogReader
+
         why = "kafka.reader" if needs_librdkafka is None else f"kafka.{needs_librdkafka}"
         log.info("records are read by librdkafka", because_of=why)
         return KafkaLogReader(settings, refusals, may_open=may_open)

@@ -14,8 +14,14 @@ from typing import Final
 from sharecoord.core.records import RecordChunk
 from sharecoord.errors import KafkaUnavailableError, LimitExceededError
 from sharecoord.ingest.columns import build_chunks, is_end
-from sharecoord.kafka.client import Consumer, Message, Settings, TopicPartition, make_consumer
-from sharecoord.kafka.refusals import refusal
+from sharecoord.kafka.client import (
+    Consumer,
+    Message,
+    Settings,
+    TopicPartition,
+    make_consumer,
+    refusal,
+)
 from sharecoord.ports import Stretch
 
 SCANS_MAX: Final = 4

@@ -173,6 +173,12 @@ def _is_beyond(key: str, value: str) -> bool:
     return new and value != ""
 
 
+def brokers_of(settings: Settings) -> str:
+    """The brokers' addresses as configured, under either of librdkafka's names."""
+    found = settings.get("bootstrap.servers") or settings.get("metadata.broker.list")
+    return str(found or "?")
+
+
 def protocol_of(settings: Settings) -> str:
     """How brokers are talked to, in lower case.
 
