@@ -34,12 +34,14 @@ from sharecoord.ingest.raw_reader import RawLogReader
 from sharecoord.ingest.readers import make_reader
 from sharecoord.kafka.refusals import Refusals
 from sharecoord.kafka.wire.catalog import WireCatalog
-from sharecoord.kafka.wire.keys import Settings, brokers_of
+from sharecoord.kafka.wire.keys import Settings, brokers_of, reads_all
 from sharecoord.management.server import ManagementServer
 from sharecoord.observability.logs import configure_logging
 from sharecoord.observability.standard_error import dropped_lines, guard_standard_error
 from sharecoord.peers.links import GrpcPeerNetwork, channel_maker
 from sharecoord.ports import EventSink, LogReader, PeerNetwork, Store, TopicCatalog
+from sharecoord.producing.frames import ProducerSettings
+from sharecoord.producing.producers import Producers
 from sharecoord.runtime.admin.admin import Admin, CoordinatorInfo
 from sharecoord.runtime.admin.flood_watch import FloodWatch
 from sharecoord.runtime.coordinator import Coordinator
@@ -211,6 +213,9 @@ class Application:
         refusals = Refusals()
         reader = self._reader or self._kafka_reader(refusals)
         self._stack.push_async_callback(reader.close)
+        producers = self._producers(refusals)
+        if isinstance(reader, RawLogReader) and not reads_all(config.kafka):
+            await producers.check()
         catalog = self._catalog or _catalog_beside(reader, config.kafka, refusals)
         self._stack.push_async_callback(catalog.close)
         cluster_id = self._cluster_id = await _said_when_slow(
@@ -242,9 +247,6 @@ class Application:
                 commit.linger_ms, commit.oldest_uncommitted_ms, commit.pending_max_bytes
             ),
         )
-        from sharecoord.kafka.dead_letter_producer import KafkaDeadLetters
-        from sharecoord.kafka.offsets_export import KafkaOffsetsExport
-
         return Context(
             coordinator_id=coordinator_id,
             store=store,
@@ -266,13 +268,23 @@ class Application:
             new_incarnation=lambda: secrets.randbits(62) + 1,
             group_defaults=config.group_defaults,
             in_fleet=is_fleet,
-            offsets_export=KafkaOffsetsExport(config.kafka, refusals),
-            dead_letters=KafkaDeadLetters(
-                config.kafka,
-                transactional_producers_max=config.limits.transactional_producers_max,
-            ),
+            offsets_export=producers.offsets_export,
+            dead_letters=producers.dead_letters,
             events=await self._event_sink(coordinator_id, clock),
         )
+
+    def _producers(self, refusals: Refusals) -> Producers:
+        """Dead letters and exported offsets; in a process of its own, which is not started yet."""
+        config = self.config
+        settings = ProducerSettings(
+            kafka={key: str(value) for key, value in config.kafka.items()},
+            transactional_producers_max=config.limits.transactional_producers_max,
+            log_level=config.log.level.value,
+            log_json=logs_json(config),
+        )
+        producers = Producers(settings, refusals)
+        self._stack.push_async_callback(producers.close)
+        return producers
 
     def _kafka_reader(self, refusals: Refusals) -> LogReader:
         """Reads while files may be opened; the board says when that is over."""

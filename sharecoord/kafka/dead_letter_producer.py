@@ -132,6 +132,11 @@ class KafkaDeadLetters:
         producer.purge()
         producer.poll(0)
 
+    def check(self) -> None:
+        """Lets librdkafka look at all settings; raises InvalidConfigError."""
+        make_admin(self._settings)
+        make_producer({**_DEFAULTS, **self._settings, **_FIXED})
+
     async def ensure(self, topic: str, *, create: bool) -> None:
         """Makes sure that a topic exists."""
         if self._admin is None:

@@ -158,6 +158,11 @@ def beyond(settings: Settings) -> str | None:
     return None
 
 
+def reads_all(settings: Settings) -> bool:
+    """Whether each setting is read, and checked, by this package; no other needs librdkafka."""
+    return settings.keys() <= HONOURED | READING
+
+
 def _counts(key: str, protocol: str, mechanism: str) -> bool:
     if key.startswith("ssl."):
         return protocol in TLS

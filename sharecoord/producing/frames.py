@@ -1,0 +1,98 @@
+"""What a coordinator and its process of producers say to each other, over a pair of sockets.
+
+Frames are a length and a value in Python's marshal format: both ends are the same Python. To the
+process goes `ProducerSettings` first, so that passwords never stand on a command line, then calls:
+a number, a name, arguments. Back come answers: the number, an error or None, a value, and the
+outboxes that are not open any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import marshal
+import struct
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from sharecoord.errors import (
+    GroupNotEmptyError,
+    InternalError,
+    InvalidConfigError,
+    KafkaUnavailableError,
+    LimitExceededError,
+    NotOwnerError,
+    SharecoordError,
+    UnauthorizedError,
+    UnknownTopicOrPartitionError,
+)
+
+LENGTH: Final = struct.Struct("<I")
+"""Number of bytes that follow."""
+
+MARSHAL_VERSION: Final = 4
+
+CHECK, SEND, ENSURE, OPEN, TRANSACT, READ, WRITE, CLOSE = (
+    *("check", "send", "ensure", "open", "transact"),
+    *("read", "write", "close"),
+)
+"""Names of calls."""
+
+Error = tuple[str, str, int | None, dict[str, str]]
+Answer = tuple[int, Error | None, Any, list[int]]
+
+_ERRORS: Final[dict[str, type[SharecoordError]]] = {
+    each.reason: each
+    for each in (
+        GroupNotEmptyError,
+        InvalidConfigError,
+        KafkaUnavailableError,
+        LimitExceededError,
+        NotOwnerError,
+        UnauthorizedError,
+        UnknownTopicOrPartitionError,
+    )
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerSettings:
+    """Settings of the process; texts and numbers only, so that they can be marshalled."""
+
+    kafka: dict[str, str]
+    """librdkafka's keys."""
+    transactional_producers_max: int
+    log_level: str = "info"
+    log_json: bool = True
+
+    def frame(self) -> bytes:
+        """The first frame."""
+        return frame(asdict(self))
+
+
+def frame(value: Any) -> bytes:
+    """A value with its length."""
+    payload = marshal.dumps(value, MARSHAL_VERSION)
+    return LENGTH.pack(len(payload)) + payload
+
+
+async def read_frame(reader: asyncio.StreamReader) -> Any:
+    """The next value; None when the other end is gone."""
+    try:
+        (length,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
+        return marshal.loads(await reader.readexactly(length))
+    except (asyncio.IncompleteReadError, ConnectionError):
+        return None
+
+
+def told(error: Exception) -> Error:
+    """An error, as it travels."""
+    if not isinstance(error, SharecoordError):
+        return InternalError.reason, f"the process of producers failed: {error!r}", None, {}
+    return error.reason, error.message, error.retry_after_ms, error.metadata
+
+
+def error_of(error: Error) -> SharecoordError:
+    """An error that has travelled."""
+    reason, message, retry_after_ms, metadata = error
+    kind = _ERRORS.get(reason, InternalError)
+    return kind(message, retry_after_ms=retry_after_ms, metadata=metadata)
