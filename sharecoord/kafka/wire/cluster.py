@@ -281,23 +281,29 @@ class Cluster:
             await self._any_answer(metadata_request(names), MetadataResponse), names
         )
         doubted = {name for name in names if found[name].error in GONE}
-        if doubted and not self._controller_answered():
+        # Some emulations of Kafka have no controller.
+        first = next(iter(self.nodes), NO_LEADER)
+        node = self.controller if self.controller in self.nodes else first
+        if doubted and not self._has_answered(node):
             try:
-                broker = self._broker(self._endpoint(self.controller))
+                broker = self._broker(self._endpoint(node))
                 answer = await broker.call(metadata_request(doubted), MetadataResponse)
                 found |= self._described(answer, doubted)
             except (KafkaUnavailableError, UnauthenticatedError):
                 found |= dict.fromkeys(doubted, UNCONFIRMED)
         return found
 
-    def _controller_answered(self) -> bool:
-        node = self.nodes.get(self.controller)
-        return node is not None and self._answered is self._brokers.get(node.endpoint)
+    def _has_answered(self, node: int) -> bool:
+        found = self.nodes.get(node)
+        return found is not None and self._answered is self._brokers.get(found.endpoint)
 
     def _described(self, answer: MetadataResponse, names: set[str]) -> dict[str, Topic]:
         """The topics of an answer; listeners hear of it when something is new."""
         found = dict.fromkeys(names, UNCONFIRMED)
-        found |= {topic.name: _topic(topic, None) for topic in answer.topics if topic.name in found}
+        if answer.brokers:
+            # A broker that knows of none, not of itself, knows nothing yet.
+            known = {topic.name: topic for topic in answer.topics if topic.name in names}
+            found |= {name: _topic(topic, None) for name, topic in known.items()}
         before = self.nodes, {name: self.topics[name] for name in names & self.topics.keys()}
         self._learn(answer, set(before[1]))
         if before != (self.nodes, {name: self.topics[name] for name in before[1]}):

@@ -152,6 +152,8 @@ class FakeKafka:
         self.controller = 1
         self.unaware: set[int] = set()
         """Brokers that have not heard of any topic yet."""
+        self.blank: set[int] = set()
+        """Brokers that have not heard of any broker yet."""
         self.down: set[Endpoint] = set()
         self.silent: set[Endpoint] = set()
         self.topics: dict[str, FakeTopic] = {}
@@ -200,6 +202,7 @@ class FakeKafka:
             brokers=tuple(
                 MetadataResponseBroker(node_id=BrokerId(n), host=at.host, port=at.port)  # type: ignore[arg-type]
                 for n, at in self.nodes.items()
+                if self.node_at(endpoint) not in self.blank
             ),
             cluster_id="fake",
             controller_id=BrokerId(self.controller),

@@ -149,6 +149,25 @@ def test_a_topic_is_gone_only_when_the_controller_says_so_too(
     main()
 
 
+def test_a_broker_that_knows_nothing_yet_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    @virtual
+    async def main() -> None:
+        kafka = kafka_of(1, a=Log())
+        catalog = WireCatalog(kafka.cluster(monkeypatch))
+        assert await catalog.look("a") is not None
+        kafka.unaware = kafka.blank = {1}
+        with pytest.raises(KafkaUnavailableError, match="'a' is not described"):
+            await catalog.look("a")
+        kafka.unaware = kafka.blank = set()
+        assert await catalog.look("a") is not None
+        # librdkafka's mock cluster, for one, names no controller.
+        kafka.controller = -1
+        assert await catalog.look("nowhere") is None
+        await catalog.close()
+
+    main()
+
+
 def test_offsets_of_a_topic_that_was_made_again_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     @virtual
     async def main() -> None:
