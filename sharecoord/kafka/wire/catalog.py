@@ -30,6 +30,9 @@ log = structlog.get_logger(__name__)
 METADATA_TIMEOUT_S: Final = 10.0
 """Longest wait for an answer about topics, of any broker."""
 
+AGAIN_S: Final = 0.2
+"""Pause between two attempts to reach a Kafka for the first time."""
+
 OFFSETS_TIMEOUT_S: Final = 5.0
 """Longest wait for offsets. Partitions without a leader, or whose broker hangs, are left out then;
 the others are answered with them, so it is short."""
@@ -57,9 +60,18 @@ class WireCatalog:
         return max(1, len(self._cluster.nodes))
 
     async def cluster_id(self) -> str:
-        """Kafka's cluster id."""
-        await self._describe_each([])
-        return self._cluster.cluster_id or ""
+        """Kafka's cluster id; a Kafka that starts beside us has some seconds."""
+        until_s = asyncio.get_running_loop().time() + METADATA_TIMEOUT_S
+        while True:
+            try:
+                await self._describe_each([])
+            except KafkaUnavailableError as error:
+                is_refused = isinstance(error.__cause__, UnauthenticatedError)
+                if is_refused or asyncio.get_running_loop().time() >= until_s:
+                    raise
+                await asyncio.sleep(AGAIN_S)
+            else:
+                return self._cluster.cluster_id or ""
 
     async def describe(self, topics: Sequence[str]) -> dict[str, TopicInfo]:
         """The topics that exist, with id and partitions."""
