@@ -46,6 +46,7 @@ from sharecoord.runtime.admin.admin import Admin, CoordinatorInfo
 from sharecoord.runtime.admin.flood_watch import FloodWatch
 from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.runtime.fleet.fleet import Fleet
+from sharecoord.runtime.kernel.allocator import keep_freed_memory
 from sharecoord.runtime.kernel.budget import MemoryBudget, MemoryLimits
 from sharecoord.runtime.kernel.clock import RuntimeClock
 from sharecoord.runtime.kernel.committer import CommitLimits, Committer
@@ -484,6 +485,7 @@ def serve(config: ProcessConfig, *, ready_file: Path | None = None) -> int:
         SharecoordError: It could not start, or the store failed for good.
     """
     configure_process_logging(config)
+    keep_freed_memory(config.memory.limit_bytes)
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)

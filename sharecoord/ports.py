@@ -357,7 +357,7 @@ class LogReader(Protocol):
 
     @property
     def open_bytes(self) -> int:
-        """Memory that the reader keeps beside the chunks: compressed batches that are open."""
+        """Memory beside the chunks: open compressed batches, and records on their way here."""
 
     def read(
         self,
@@ -525,6 +525,10 @@ class OffsetsExport(Protocol):
 
 class DeadLetterSink(Protocol):
     """Sink of dead letters: their topics. `send` does not wait."""
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Memory of messages in this process beside the outboxes' own."""
 
     def send(
         self, topic: str, message: OutgoingMessage, done: Callable[[SharecoordError | None], None]

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from functools import partial
 from typing import Final
+from weakref import WeakSet
 
 import structlog
 
@@ -236,7 +236,7 @@ class RawLogReader:
         self._security = security_of(settings)
         self.cluster = Cluster(settings, self._security)
         """Of which others may ask questions, until this reader is closed."""
-        self._new_fetcher = partial(Fetcher, self.cluster)
+        self._fetchers: WeakSet[Fetcher] = WeakSet()
         self._settings = dict(settings)
         self._checks_crc = checks_crcs(settings)
         self._open_batches = OpenBatches()
@@ -283,8 +283,14 @@ class RawLogReader:
 
     @property
     def open_bytes(self) -> int:
-        """Memory of compressed batches that are open."""
-        return self._open_batches.size_bytes
+        """Memory of compressed batches that are open, and of records on their way here."""
+        fetched = sum(fetcher.buffered_bytes for fetcher in self._fetchers)
+        return self._open_batches.size_bytes + fetched + self.cluster.receiving_bytes
+
+    def _new_fetcher(self, settings: Settings, *, committed: bool) -> Fetcher:
+        fetcher = Fetcher(self.cluster, settings, committed=committed)
+        self._fetchers.add(fetcher)
+        return fetcher
 
     def _new_slot(self, _: int, committed: bool) -> RawSlot:  # noqa: FBT001 - Pool's call
         fetcher = self._new_fetcher(self._settings, committed=committed)

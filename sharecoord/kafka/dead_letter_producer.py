@@ -98,6 +98,11 @@ class KafkaDeadLetters:
         self._closing = False
         self._admin: AdminClient | None = None
 
+    @property
+    def unsent_bytes(self) -> int:
+        """Librdkafka's queues are bounded by `queue.buffering.max.kbytes`."""
+        return 0
+
     def send(self, topic: str, message: OutgoingMessage, done: Done) -> None:
         """Hands a message over."""
         tell = partial(_tell, asyncio.get_running_loop(), done)

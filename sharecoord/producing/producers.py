@@ -322,6 +322,11 @@ class ProcessDeadLetters:
         self._producers = producers
         self._numbers = itertools.count(1)
 
+    @property
+    def unsent_bytes(self) -> int:
+        """Memory of messages that the process has not taken yet."""
+        return self._producers.unsent_bytes
+
     def send(
         self, topic: str, message: OutgoingMessage, done: Callable[[SharecoordError | None], None]
     ) -> None:

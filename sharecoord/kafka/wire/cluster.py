@@ -11,6 +11,7 @@ import random
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
+from weakref import WeakSet
 
 import structlog
 from kio.schema.errors import ErrorCode
@@ -132,6 +133,8 @@ class Cluster:
         self._broker_options = BrokerOptions.of(settings)
         self._brokers: dict[Endpoint, Broker] = {}
         """For questions; those that read have connections of their own."""
+        self._reading: WeakSet[Broker] = WeakSet()
+        """Connections of those that read."""
         self._answered: Broker | None = None
         """Who answered last: is asked first."""
         self._watched: Counter[str] = Counter()
@@ -354,7 +357,14 @@ class Cluster:
         Raises:
             KafkaUnavailableError: The cluster has no such broker, as far as is known.
         """
-        return self._made(self._endpoint(node))
+        broker = self._made(self._endpoint(node))
+        self._reading.add(broker)
+        return broker
+
+    @property
+    def receiving_bytes(self) -> int:
+        """Memory of records that are on their way from brokers."""
+        return sum(broker.receiving_bytes for broker in self._reading)
 
     def _endpoint(self, node: int) -> Endpoint:
         found = self.nodes.get(node)
