@@ -31,7 +31,7 @@ from sharecoord.config.process_settings import LogFormat, Mode
 from sharecoord.config.sources import Source
 from sharecoord.errors import InvalidConfigError, SharecoordError
 from sharecoord.ingest.raw_reader import RawLogReader
-from sharecoord.ingest.readers import make_reader
+from sharecoord.ingest.readers import make_reader, say_who_reads
 from sharecoord.kafka.refusals import Refusals
 from sharecoord.kafka.wire.catalog import WireCatalog
 from sharecoord.kafka.wire.keys import Settings, brokers_of, reads_all
@@ -141,6 +141,8 @@ class Application:
         self._stack.push_async_callback(coordinator.close)
         await coordinator.start()
         await self._listen(coordinator)
+        if self._reader is None:
+            say_who_reads(config.reader.kind, config.kafka)
         context.tasks.keep("status", lambda: self._tick(coordinator))
         if self._sampler is not None:
             context.tasks.keep("event-samples", self._sampler.run)

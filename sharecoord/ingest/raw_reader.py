@@ -29,6 +29,7 @@ from sharecoord.kafka.wire.cluster import Cluster
 from sharecoord.kafka.wire.fetch import Found
 from sharecoord.kafka.wire.fetcher import Fetcher, Fetching
 from sharecoord.kafka.wire.keys import Settings
+from sharecoord.kafka.wire.options import FetchOptions
 from sharecoord.kafka.wire.security import security_of
 from sharecoord.ports import LogSink
 
@@ -237,6 +238,7 @@ class RawLogReader:
         self.cluster = Cluster(settings, self._security)
         """Of which others may ask questions, until this reader is closed."""
         self._fetchers: WeakSet[Fetcher] = WeakSet()
+        FetchOptions.of(settings)  # refuses what no fetcher could use
         self._settings = dict(settings)
         self._checks_crc = checks_crcs(settings)
         self._open_batches = OpenBatches()
