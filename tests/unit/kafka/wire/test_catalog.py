@@ -10,8 +10,9 @@ from structlog.testing import capture_logs
 
 from sharecoord.errors import KafkaUnavailableError, UnauthorizedError
 from sharecoord.kafka.wire import catalog as module
+from sharecoord.kafka.wire import requests
 from sharecoord.kafka.wire.catalog import WireCatalog
-from sharecoord.ports import EARLIEST, LATEST, OffsetQuery, TopicInfo
+from sharecoord.ports import EARLIEST, LATEST, OffsetQuery, TopicInfo, end_queries
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.kafka.wire.fake_kafka import FakeKafka, Log
 
@@ -204,6 +205,21 @@ def test_a_broker_that_is_silent_holds_nobody_up_for_long(monkeypatch: pytest.Mo
         began_s = loop.time()
         assert await catalog.offsets([OPEN, BARE]) == {OPEN: 7, BARE: 4}
         assert loop.time() - began_s < module.OFFSETS_TIMEOUT_S + 0.1
+        await catalog.close()
+
+    main()
+
+
+def test_many_questions_are_asked_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    @virtual
+    async def main() -> None:
+        monkeypatch.setattr(requests, "QUERIES_MAX", 4)
+        kafka = kafka_of()
+        kafka.add("wide", *(Log(start=n, end=10 + n) for n in range(11)))
+        catalog = WireCatalog(kafka.cluster(monkeypatch))
+        asked = end_queries([("wide", n) for n in range(11)])
+        found = await catalog.offsets(asked)
+        assert [found[query] for query in asked] == [at for n in range(11) for at in (n, 10 + n)]
         await catalog.close()
 
     main()
