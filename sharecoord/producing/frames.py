@@ -75,6 +75,41 @@ def frame(value: Any) -> bytes:
     return LENGTH.pack(len(payload)) + payload
 
 
+class FrameWriter:
+    """Sends frames; those of one turn of the loop together: letters come by hundreds."""
+
+    def __init__(self, writer: asyncio.StreamWriter | None = None) -> None:
+        """Keeps frames until `begin`, when there is no connection yet."""
+        self._writer = writer
+        self._waiting: list[bytes] = []
+        self._waiting_bytes = 0
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes that the other end has not taken yet."""
+        if self._writer is None:
+            return self._waiting_bytes
+        return self._waiting_bytes + self._writer.transport.get_write_buffer_size()
+
+    def send(self, data: bytes) -> None:
+        """Sends a frame, at the end of this turn at the latest."""
+        self._waiting.append(data)
+        self._waiting_bytes += len(data)
+        if len(self._waiting) == 1 and self._writer is not None:
+            asyncio.get_running_loop().call_soon(self.flush)
+
+    def begin(self, writer: asyncio.StreamWriter) -> None:
+        """The connection is there."""
+        self._writer = writer
+        self.flush()
+
+    def flush(self) -> None:
+        """Hands over what waits."""
+        if self._writer is not None and self._waiting:
+            data, self._waiting, self._waiting_bytes = b"".join(self._waiting), [], 0
+            self._writer.write(data)
+
+
 async def read_frame(reader: asyncio.StreamReader) -> Any:
     """The next value; None when the other end is gone."""
     try:

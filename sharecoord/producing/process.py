@@ -27,7 +27,7 @@ from sharecoord.observability.logs import configure_logging
 from sharecoord.observability.standard_error import guard_standard_error
 from sharecoord.ports import CommittedOffset, OutgoingMessage
 from sharecoord.producing import frames
-from sharecoord.producing.frames import ProducerSettings, frame, read_frame
+from sharecoord.producing.frames import FrameWriter, ProducerSettings, frame, read_frame
 
 log = structlog.get_logger(__name__)
 
@@ -156,10 +156,12 @@ async def _main(link: socket.socket) -> None:
     settings = ProducerSettings(**first)
     guard_standard_error()
     configure_logging(level=settings.log_level, json=settings.log_json)
-    served = Served(settings, writer.write)
+    answers = FrameWriter(writer)
+    served = Served(settings, answers.send)
     if not await served.serve(reader):
         os._exit(0)
     await served.close()
+    answers.flush()
     writer.close()
 
 

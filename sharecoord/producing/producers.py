@@ -24,7 +24,14 @@ from sharecoord.errors import KafkaUnavailableError, SharecoordError, Unauthoriz
 from sharecoord.kafka.refusals import COMMIT, Refusals
 from sharecoord.ports import CommittedOffset, OutgoingMessage
 from sharecoord.producing import frames
-from sharecoord.producing.frames import Answer, ProducerSettings, error_of, frame, read_frame
+from sharecoord.producing.frames import (
+    Answer,
+    FrameWriter,
+    ProducerSettings,
+    error_of,
+    frame,
+    read_frame,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -71,9 +78,8 @@ class _Process:
         self._heard_closed = heard_closed
         self._numbers = itertools.count(1)
         self._waiting: dict[int, Done] = {}
-        self._unsent = [settings.frame()]
-        """Frames from before the connection was there."""
-        self._writer: asyncio.StreamWriter | None = None
+        self._frames = FrameWriter()
+        self._frames.send(settings.frame())
         self._began_s = self.used_s = self._loop.time()
         self.ending = False
         self.gone_s: float | None = None
@@ -83,9 +89,7 @@ class _Process:
     @property
     def unsent_bytes(self) -> int:
         """Bytes that the process has not taken yet."""
-        if self._writer is None:
-            return sum(map(len, self._unsent))
-        return self._writer.transport.get_write_buffer_size()
+        return self._frames.unsent_bytes
 
     @property
     def idle_s(self) -> float:
@@ -101,26 +105,19 @@ class _Process:
         """Sends a call; `done` is told the answer, in a later turn of the loop."""
         self.used_s = self._loop.time()
         number = next(self._numbers)
+        call = frame((number, name, *arguments))
         self._waiting[number] = done
-        self._send(frame((number, name, *arguments)))
+        self._frames.send(call)
 
     def end(self) -> None:
         """Lets it finish what is under way, and go."""
         self.ending = True
-        self._send(frame((0, frames.CLOSE)))
-
-    def _send(self, data: bytes) -> None:
-        if self._writer is None:
-            self._unsent.append(data)
-        else:
-            self._writer.write(data)
+        self._frames.send(frame((0, frames.CLOSE)))
 
     async def _run(self, ours: socket.socket) -> None:
         try:
             reader, writer = await asyncio.open_connection(sock=ours)
-            writer.writelines(self._unsent)
-            self._writer = writer
-            self._unsent.clear()
+            self._frames.begin(writer)
             while (answer := await read_frame(reader)) is not None:
                 self._hear(answer)
             writer.close()
