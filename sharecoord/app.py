@@ -30,21 +30,23 @@ from sharecoord.config.process import ProcessConfig
 from sharecoord.config.process_settings import LogFormat, Mode
 from sharecoord.config.sources import Source
 from sharecoord.errors import InvalidConfigError, SharecoordError
-from sharecoord.ingest.readers import make_reader
-from sharecoord.kafka.catalog import KafkaCatalog
-from sharecoord.kafka.client import brokers_of
-from sharecoord.kafka.dead_letter_producer import KafkaDeadLetters
-from sharecoord.kafka.offsets_export import KafkaOffsetsExport
+from sharecoord.ingest.raw_reader import RawLogReader
+from sharecoord.ingest.readers import make_reader, say_who_reads
 from sharecoord.kafka.refusals import Refusals
+from sharecoord.kafka.wire.catalog import WireCatalog
+from sharecoord.kafka.wire.keys import Settings, brokers_of, reads_all
 from sharecoord.management.server import ManagementServer
 from sharecoord.observability.logs import configure_logging
 from sharecoord.observability.standard_error import dropped_lines, guard_standard_error
 from sharecoord.peers.links import GrpcPeerNetwork, channel_maker
 from sharecoord.ports import EventSink, LogReader, PeerNetwork, Store, TopicCatalog
+from sharecoord.producing.frames import ProducerSettings
+from sharecoord.producing.producers import Producers
 from sharecoord.runtime.admin.admin import Admin, CoordinatorInfo
 from sharecoord.runtime.admin.flood_watch import FloodWatch
 from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.runtime.fleet.fleet import Fleet
+from sharecoord.runtime.kernel.allocator import keep_freed_memory
 from sharecoord.runtime.kernel.budget import MemoryBudget, MemoryLimits
 from sharecoord.runtime.kernel.clock import RuntimeClock
 from sharecoord.runtime.kernel.committer import CommitLimits, Committer
@@ -106,6 +108,7 @@ class Application:
         self._catalog = catalog
         self._stack = AsyncExitStack()
         self._cluster_id = ""
+        self._files: OpenFiles | None = None
         self._sampler: EventSampler | None = None
 
     async def start(self) -> None:
@@ -138,6 +141,8 @@ class Application:
         self._stack.push_async_callback(coordinator.close)
         await coordinator.start()
         await self._listen(coordinator)
+        if self._reader is None:
+            say_who_reads(config.reader.kind, config.kafka)
         context.tasks.keep("status", lambda: self._tick(coordinator))
         if self._sampler is not None:
             context.tasks.keep("event-samples", self._sampler.run)
@@ -209,12 +214,17 @@ class Application:
         config = self.config
         clock = RuntimeClock(loop)
         refusals = Refusals()
-        catalog = self._catalog or KafkaCatalog(config.kafka, refusals)
+        reader = self._reader or self._kafka_reader(refusals)
+        self._stack.push_async_callback(reader.close)
+        producers = self._producers(refusals)
+        if isinstance(reader, RawLogReader) and not reads_all(config.kafka):
+            await producers.check()
+        catalog = self._catalog or _catalog_beside(reader, config.kafka, refusals)
+        self._stack.push_async_callback(catalog.close)
         cluster_id = self._cluster_id = await _said_when_slow(
             catalog.cluster_id(), "no answer from Kafka yet", brokers_of(config.kafka)
         )
-        in_cluster = catalog.brokers if isinstance(catalog, KafkaCatalog) else 1
-        files = OpenFiles(raise_limit(), brokers=in_cluster)
+        files = self._files = OpenFiles(raise_limit(), brokers=catalog.brokers)
         is_fleet = config.coordinator.mode is Mode.FLEET
         store = self._store or make_store(
             config.store.url.url, fleet=is_fleet, lock_timeout_ms=config.store.lock_timeout_ms
@@ -244,7 +254,7 @@ class Application:
             coordinator_id=coordinator_id,
             store=store,
             caller=caller,
-            reader=self._reader or self._kafka_reader(files, refusals),
+            reader=reader,
             catalog=catalog,
             clock=clock,
             committer=committer,
@@ -261,22 +271,37 @@ class Application:
             new_incarnation=lambda: secrets.randbits(62) + 1,
             group_defaults=config.group_defaults,
             in_fleet=is_fleet,
-            offsets_export=KafkaOffsetsExport(config.kafka, refusals),
-            dead_letters=KafkaDeadLetters(
-                config.kafka,
-                transactional_producers_max=config.limits.transactional_producers_max,
-            ),
+            offsets_export=producers.offsets_export,
+            dead_letters=producers.dead_letters,
             events=await self._event_sink(coordinator_id, clock),
         )
 
-    def _kafka_reader(self, files: OpenFiles, refusals: Refusals) -> LogReader:
+    def _producers(self, refusals: Refusals) -> Producers:
+        """Dead letters and exported offsets; in a process of its own, which is not started yet."""
+        config = self.config
+        settings = ProducerSettings(
+            kafka={key: str(value) for key, value in config.kafka.items()},
+            transactional_producers_max=config.limits.transactional_producers_max,
+            log_level=config.log.level.value,
+            log_json=logs_json(config),
+        )
+        producers = Producers(settings, refusals)
+        self._stack.push_async_callback(producers.close)
+        return producers
+
+    def _kafka_reader(self, refusals: Refusals) -> LogReader:
         """Reads while files may be opened; the board says when that is over."""
         config = self.config
-        reader = make_reader(config.reader.kind, config.kafka, refusals, may_open=files.may_read)
+
+        def may_open() -> bool:
+            return self._files is None or self._files.may_read()
+
+        reader = make_reader(config.reader.kind, config.kafka, refusals, may_open=may_open)
 
         def short() -> str:
             waiting = reader.waiting
-            return files.problem or (
+            problem = "" if self._files is None else self._files.problem
+            return problem or (
                 f"{waiting} partitions are not read, too many files are open: {FIX}"
                 if waiting
                 else ""
@@ -368,6 +393,15 @@ def _limits_of(config: ProcessConfig) -> Limits:
     )
 
 
+def _catalog_beside(reader: LogReader, settings: Settings, refusals: Refusals) -> TopicCatalog:
+    """The catalog that asks over the reader's kind of connections."""
+    if isinstance(reader, RawLogReader):
+        return WireCatalog(reader.cluster, refusals)
+    from sharecoord.kafka.catalog import KafkaCatalog
+
+    return KafkaCatalog(settings, refusals)
+
+
 async def _said_when_slow(answer: Awaitable[T], what: str, address: str) -> T:
     """Waits for an answer; when it takes long, the log says whose."""
     task = asyncio.ensure_future(answer)
@@ -453,6 +487,7 @@ def serve(config: ProcessConfig, *, ready_file: Path | None = None) -> int:
         SharecoordError: It could not start, or the store failed for good.
     """
     configure_process_logging(config)
+    keep_freed_memory(config.memory.limit_bytes)
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)

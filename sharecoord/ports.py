@@ -357,7 +357,7 @@ class LogReader(Protocol):
 
     @property
     def open_bytes(self) -> int:
-        """Memory that the reader keeps beside the chunks: compressed batches that are open."""
+        """Memory beside the chunks: open compressed batches, and records on their way here."""
 
     def read(
         self,
@@ -456,6 +456,10 @@ class TopicCatalog(Protocol):
     def refusals(self) -> Mapping[str, UnauthorizedError]:
         """Topics that Kafka refused at the last request; they may exist."""
 
+    @property
+    def brokers(self) -> int:
+        """Number of brokers, as far as is known; at least 1."""
+
     async def cluster_id(self) -> str:
         """Kafka's cluster id; "" when it has none."""
 
@@ -521,6 +525,10 @@ class OffsetsExport(Protocol):
 
 class DeadLetterSink(Protocol):
     """Sink of dead letters: their topics. `send` does not wait."""
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Memory of messages in this process beside the outboxes' own."""
 
     def send(
         self, topic: str, message: OutgoingMessage, done: Callable[[SharecoordError | None], None]

@@ -278,10 +278,11 @@ class ReaderConfig:
 
     kind: ReaderKind = choice_setting(
         "kafka.reader",
-        "Who reads records: `raw`, connections of the coordinator's own, which take batches as "
-        "they are stored and open them only to deliver them (less CPU and memory); or "
-        "`librdkafka`, which opens every record. `auto` is `raw` unless a `kafka.*` key asks for "
-        "what only librdkafka can do; the log says at the start which one reads, and why.",
+        "Who reads records and asks for topics and offsets: `raw`, connections of the "
+        "coordinator's own, which take batches as they are stored and open them only to deliver "
+        "them (less CPU and memory); or `librdkafka`, which opens every record. `auto` is `raw` "
+        "unless a `kafka.*` key asks for what only librdkafka can do; the log says at the start "
+        "which one reads, and why.",
         default=ReaderKind.AUTO,
     )
 

@@ -35,8 +35,9 @@ from sharecoord.kafka.client import (
     Settings,
     TopicPartition,
     make_consumer,
+    refusal,
 )
-from sharecoord.kafka.refusals import READ, Refusals, refusal
+from sharecoord.kafka.refusals import READ, Refusals
 from sharecoord.ports import LogSink
 
 log = structlog.get_logger(__name__)

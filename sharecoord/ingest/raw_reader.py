@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from functools import partial
 from typing import Final
+from weakref import WeakSet
 
 import structlog
 
@@ -24,11 +24,12 @@ from sharecoord.ingest.open_batches import OpenBatches
 from sharecoord.ingest.pool import Pool, Waiting
 from sharecoord.ingest.raw_rereader import RawRereader
 from sharecoord.ingest.raw_scanner import RawScanner
-from sharecoord.kafka.client import Settings
 from sharecoord.kafka.refusals import READ, Refusals
 from sharecoord.kafka.wire.cluster import Cluster
 from sharecoord.kafka.wire.fetch import Found
 from sharecoord.kafka.wire.fetcher import Fetcher, Fetching
+from sharecoord.kafka.wire.keys import Settings
+from sharecoord.kafka.wire.options import FetchOptions
 from sharecoord.kafka.wire.security import security_of
 from sharecoord.ports import LogSink
 
@@ -234,8 +235,10 @@ class RawLogReader:
         """
         self._refusals = Refusals() if refusals is None else refusals
         self._security = security_of(settings)
-        self._cluster = Cluster(settings, self._security)
-        self._new_fetcher = partial(Fetcher, self._cluster)
+        self.cluster = Cluster(settings, self._security)
+        """Of which others may ask questions, until this reader is closed."""
+        self._fetchers: WeakSet[Fetcher] = WeakSet()
+        FetchOptions.of(settings)  # refuses what no fetcher could use
         self._settings = dict(settings)
         self._checks_crc = checks_crcs(settings)
         self._open_batches = OpenBatches()
@@ -282,8 +285,14 @@ class RawLogReader:
 
     @property
     def open_bytes(self) -> int:
-        """Memory of compressed batches that are open."""
-        return self._open_batches.size_bytes
+        """Memory of compressed batches that are open, and of records on their way here."""
+        fetched = sum(fetcher.buffered_bytes for fetcher in self._fetchers)
+        return self._open_batches.size_bytes + fetched + self.cluster.receiving_bytes
+
+    def _new_fetcher(self, settings: Settings, *, committed: bool) -> Fetcher:
+        fetcher = Fetcher(self.cluster, settings, committed=committed)
+        self._fetchers.add(fetcher)
+        return fetcher
 
     def _new_slot(self, _: int, committed: bool) -> RawSlot:  # noqa: FBT001 - Pool's call
         fetcher = self._new_fetcher(self._settings, committed=committed)
@@ -303,5 +312,5 @@ class RawLogReader:
         await self._scanner.close()
         await self._rereader.close()
         await self._pool.close(RawSlot.close)
-        await self._cluster.close()
+        await self.cluster.close()
         self._security.close()

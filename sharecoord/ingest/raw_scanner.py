@@ -11,7 +11,7 @@ from typing import Final
 
 from sharecoord.core.records import RecordChunk
 from sharecoord.ingest.fetched_range import FetchedRange, LogAt, NewFetcher, end_of
-from sharecoord.ingest.scanner import CHUNK_RECORDS_MAX, SCANS_MAX, SILENCE_S, too_many_scans
+from sharecoord.ingest.scans import CHUNK_RECORDS_MAX, SCANS_MAX, SILENCE_S, too_many_scans
 from sharecoord.kafka.wire.fetcher import Fetcher
 from sharecoord.kafka.wire.keys import Settings
 from sharecoord.ports import Stretch

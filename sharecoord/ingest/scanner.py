@@ -12,36 +12,26 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from sharecoord.core.records import RecordChunk
-from sharecoord.errors import KafkaUnavailableError, LimitExceededError
+from sharecoord.errors import KafkaUnavailableError
 from sharecoord.ingest.columns import build_chunks, is_end
-from sharecoord.kafka.client import Consumer, Message, Settings, TopicPartition, make_consumer
-from sharecoord.kafka.refusals import refusal
+from sharecoord.ingest.scans import CHUNK_RECORDS_MAX, SCANS_MAX, SILENCE_S, too_many_scans
+from sharecoord.kafka.client import (
+    Consumer,
+    Message,
+    Settings,
+    TopicPartition,
+    make_consumer,
+    refusal,
+)
 from sharecoord.ports import Stretch
 
-SCANS_MAX: Final = 4
-"""Most scans at a time: each has a connection, and fetches `SCAN_FETCH` ahead."""
-
-CHUNK_RECORDS_MAX: Final = 200
-"""Records of a chunk: about a millisecond of work for a caller that looks at each of them."""
-
 WAIT_S: Final = 0.2
-SILENCE_S: Final = 10.0
-"""Silence after which Kafka counts as not available."""
-
 SCAN_FETCH: Final = {
     "queued.min.messages": 5_000,
     "queued.max.messages.kbytes": 8_192,
     "fetch.message.max.bytes": 1 << 20,
     "fetch.wait.max.ms": 10,
 }
-
-
-def too_many_scans() -> LimitExceededError:
-    """The error of a scan beyond `SCANS_MAX`."""
-    return LimitExceededError(
-        f"{SCANS_MAX} scans of topics run already; try again when one has ended",
-        retry_after_ms=1_000,
-    )
 
 
 class Scanner:

@@ -24,11 +24,12 @@ from sharecoord.kafka.client import (
     KafkaError,
     Settings,
     all_done,
-    brokers_of,
     make_admin,
+    refusal,
 )
 from sharecoord.kafka.looks import SharedLooks
-from sharecoord.kafka.refusals import Refusals, refusal
+from sharecoord.kafka.refusals import DESCRIBE, OFFSETS, Refusals
+from sharecoord.kafka.wire.keys import brokers_of
 from sharecoord.ports import EARLIEST, LATEST, OffsetQuery, TopicInfo
 
 log = structlog.get_logger(__name__)
@@ -36,9 +37,6 @@ log = structlog.get_logger(__name__)
 MOCK_CLUSTER = "mockCluster"
 """Begin of the id of librdkafka's mock cluster. It has no controller to describe topics (a client
 that asks waits in vain), and is what the demo and tests run on without Java."""
-
-DESCRIBE, OFFSETS = "describe", "offsets"
-"""Kinds of questions about a topic, for `Refusals`."""
 
 NO_TOPIC_ID = bytes(16).hex()
 

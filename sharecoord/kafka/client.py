@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -24,14 +24,12 @@ from confluent_kafka import TopicPartition as TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from sharecoord.config.kafka_keys import unknown_kafka_key
-from sharecoord.errors import InvalidConfigError
+from sharecoord.errors import InvalidConfigError, UnauthorizedError
+from sharecoord.kafka.wire.keys import Settings as Settings
 
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
-
-Settings = Mapping[str, str | int | float | bool]
-"""librdkafka's keys and values."""
 
 REQUEST_TIMEOUT_S = 10.0
 """Longest wait for one admin answer: two request timeouts of a slow broker."""
@@ -94,12 +92,6 @@ def _log_error(error: KafkaError) -> None:
         log.warning("kafka client error", code=code, text=error.str())
 
 
-def brokers_of(settings: Settings) -> str:
-    """The brokers' addresses as configured, under either of librdkafka's names."""
-    found = settings.get("bootstrap.servers") or settings.get("metadata.broker.list")
-    return str(found or "?")
-
-
 def make_consumer(settings: Settings, *, committed: bool) -> Consumer:
     """A consumer for manual assignment; connects in the background."""
     isolation = "read_committed" if committed else "read_uncommitted"
@@ -153,3 +145,13 @@ async def all_done(futures: Iterable[Future[Any]]) -> None:
     """Waits until all are done; none is cancelled: librdkafka's own time limit ends them."""
     done = asyncio.gather(*map(asyncio.wrap_future, futures), return_exceptions=True)
     await asyncio.shield(done)
+
+
+def refusal(topic: str, error: KafkaError) -> UnauthorizedError | None:
+    """The error of a topic that Kafka refuses; None for another error."""
+    if error.code() != KafkaError.TOPIC_AUTHORIZATION_FAILED:
+        return None
+    return UnauthorizedError(
+        f"Kafka refuses topic {topic!r} to the coordinator ({error.name()}); allow its principal "
+        "READ, and with it DESCRIBE, on the topic"
+    )

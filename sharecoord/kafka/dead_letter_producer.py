@@ -38,6 +38,8 @@ _DEFAULTS: Final[dict[str, Any]] = {
     "linger.ms": 5,
     # As Java's clients choose: the letters of one key stay in one partition, in order.
     "partitioner": "murmur2_random",
+    # Beyond it letters are refused, and come again. librdkafka's default is 1 GiB.
+    "queue.buffering.max.kbytes": 64 << 10,
     # A missing topic is reported soon; it is asked for again as long as letters wait.
     "topic.metadata.propagation.max.ms": 5_000,
 }
@@ -89,10 +91,17 @@ class KafkaDeadLetters:
             problem=_problem,
         )
         self.open = self._transactions.open
+        kbytes = {**_DEFAULTS, **self._settings}["queue.buffering.max.kbytes"]
+        self._queue_bytes_max = int(kbytes) << 10
         self._producer: Producer | None = None
         self._thread: threading.Thread | None = None
         self._closing = False
         self._admin: AdminClient | None = None
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Librdkafka's queues are bounded by `queue.buffering.max.kbytes`."""
+        return 0
 
     def send(self, topic: str, message: OutgoingMessage, done: Done) -> None:
         """Hands a message over."""
@@ -103,6 +112,16 @@ class KafkaDeadLetters:
                 self._producer = None
             tell(None if error is None else _problem(topic, error))
 
+        size = size_of(message)
+        if size > self._queue_bytes_max:
+            # It would never find room.
+            tell(
+                LimitExceededError(
+                    f"a dead letter for {topic!r} has {size} bytes, and its producer's queue takes "
+                    f"{self._queue_bytes_max} (kafka.queue.buffering.max.kbytes)"
+                )
+            )
+            return
         try:
             produce(self._started(), topic, message, delivered)
         except BufferError:
@@ -131,6 +150,11 @@ class KafkaDeadLetters:
         # Letters still under way are reported as failed, and are sent again.
         producer.purge()
         producer.poll(0)
+
+    def check(self) -> None:
+        """Lets librdkafka look at all settings; raises InvalidConfigError."""
+        make_admin(self._settings)
+        make_producer({**_DEFAULTS, **self._settings, **_FIXED})
 
     async def ensure(self, topic: str, *, create: bool) -> None:
         """Makes sure that a topic exists."""
@@ -174,6 +198,12 @@ class KafkaDeadLetters:
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join)
         self._producer = self._admin = None
+
+
+def size_of(message: OutgoingMessage) -> int:
+    """Bytes of a message as librdkafka's queue counts them, and its headers."""
+    headers = sum(len(name) + len(value or b"") for name, value in message.headers)
+    return len(message.key or b"") + len(message.value or b"") + headers
 
 
 def _tell(loop: asyncio.AbstractEventLoop, done: Done, error: SharecoordError | None) -> None:

@@ -33,16 +33,14 @@ from sharecoord.kafka.client import (
     all_done,
     make_admin,
     make_group_reader,
+    refusal,
 )
-from sharecoord.kafka.refusals import Refusals, refusal
+from sharecoord.kafka.refusals import COMMIT, Refusals
 from sharecoord.ports import CommittedOffset
 
 WITHOUT_MEMBERS = frozenset({ConsumerGroupState.EMPTY, ConsumerGroupState.DEAD})
 """States without members. Kafka describes a group that does not exist as DEAD, and so its own share
 groups when a consumer group is asked for."""
-
-COMMIT = "commit"
-"""The kind of question about a topic, for `Refusals`."""
 
 READ_PARTITIONS_MAX = 10_000
 """Partitions of one request, of some 400 kB."""

@@ -3,28 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Final
 
 import structlog
 
 from sharecoord.errors import UnauthorizedError
-from sharecoord.kafka.client import KafkaError
 
 log = structlog.get_logger(__name__)
 
 
-READ: Final = "read"
-"""The kind of question about a topic of those who read its records."""
-
-
-def refusal(topic: str, error: KafkaError) -> UnauthorizedError | None:
-    """The error of a topic that Kafka refuses; None for another error."""
-    if error.code() != KafkaError.TOPIC_AUTHORIZATION_FAILED:
-        return None
-    return UnauthorizedError(
-        f"Kafka refuses topic {topic!r} to the coordinator ({error.name()}); allow its principal "
-        "READ, and with it DESCRIBE, on the topic"
-    )
+READ, DESCRIBE, OFFSETS, COMMIT = "read", "describe", "offsets", "commit"
+"""Kinds of questions about a topic."""
 
 
 class Refusals(Mapping[str, UnauthorizedError]):

@@ -126,8 +126,8 @@ class Coordinator:
             group.stop_timers()
         self.orphans.close()
         await self.context.stop_tasks()
-        await self.context.reader.close()
         await self.context.catalog.close()
+        await self.context.reader.close()
         await self.context.offsets_export.close()
         await self.context.dead_letters.close()
         if self.context.lease.caller is not self.context.caller:

@@ -142,6 +142,8 @@ class FakeDeadLetters:
 class FakeDeadLetterClient:
     """A `ports.DeadLetterSink` of one coordinator."""
 
+    unsent_bytes = 0
+
     def __init__(self, cluster: FakeDeadLetters) -> None:
         self._cluster = cluster
         self.send, self.ensure, self.close = cluster.send, cluster.ensure, cluster.close

@@ -247,6 +247,7 @@ class FakeLog:
         self.describe_failures = 0
         """Number of next descriptions that fail."""
         self.refusals: dict[str, UnauthorizedError] = {}
+        self.brokers = 1
         """Topics that nobody may describe or read; see `refuse`."""
         self.leaderless: set[tuple[str, int]] = set()
         """Partitions that tell no offsets."""

@@ -84,7 +84,7 @@ def test_a_wrong_setting_in_yaml_is_named_with_its_line(
             ["store.url", "sqlite"],
         ),
         ("kafka.bootstrap.server=x:1", ["bootstrap.server", 'Did you mean "bootstrap.servers"']),
-        ("kafka.fetch.wait.max.ms=-7", ["kafka.fetch.wait.max.ms", "-7", "0..300000"]),
+        ("kafka.fetch.wait.max.ms=-7", ["kafka.fetch.wait.max.ms", "-7", "0 to 300000"]),
         ("kafka.enable.auto.commit=true", ["enable.auto.commit", "Remove it"]),
     ],
 )

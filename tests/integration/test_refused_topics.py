@@ -22,9 +22,10 @@ from sharecoord.devenv.broker import KafkaBroker
 from sharecoord.devenv.coordinator import CoordinatorProcess
 from sharecoord.devenv.topics import Topics
 from sharecoord.errors import KafkaUnavailableError, UnauthorizedError
-from sharecoord.kafka.catalog import KafkaCatalog
 from sharecoord.kafka.offsets_export import KafkaOffsetsExport
-from sharecoord.ports import LATEST, CommittedOffset, OffsetQuery
+from sharecoord.kafka.refusals import Refusals
+from sharecoord.ports import LATEST, CommittedOffset, OffsetQuery, TopicCatalog
+from tests.contract.catalogs import CATALOGS, asking
 from tests.support import eventually, eventually_async, unique_name
 
 WAIT_S = 60
@@ -155,10 +156,17 @@ def test_it_stops_nobody_else_and_is_named(
         consumer.close()
 
 
-async def test_each_question_about_several_things_is_answered_for_each(cluster: Cluster) -> None:
+@pytest.mark.parametrize("kind", CATALOGS)
+async def test_each_question_about_several_things_is_answered_for_each(
+    kind: str, cluster: Cluster
+) -> None:
+    async with asking(kind, cluster.servers) as catalog:
+        await each_question(cluster, catalog)
+
+
+async def each_question(cluster: Cluster, catalog: TopicCatalog) -> None:
     opened, closed = cluster.make(), cluster.make()
     cluster.refuse(closed, even_its_name=True)
-    catalog = KafkaCatalog({"bootstrap.servers": cluster.servers})
     places = [OffsetQuery(opened, 0, LATEST), OffsetQuery(opened, 0, 1)]
     asked = [*places, OffsetQuery(closed, 0, LATEST), OffsetQuery(closed, 0, 1)]
 
@@ -174,6 +182,7 @@ async def test_each_question_about_several_things_is_answered_for_each(cluster: 
         await catalog.look(closed)
     with pytest.raises(UnauthorizedError, match=closed):
         await catalog.offsets(asked[2:])
+    assert isinstance(catalog.refusals, Refusals)
     export = KafkaOffsetsExport({"bootstrap.servers": cluster.servers}, catalog.refusals)
     group, committed = unique_name("x"), CommittedOffset(3, "")
 
@@ -197,5 +206,4 @@ async def test_each_question_about_several_things_is_answered_for_each(cluster: 
     assert await export.write(group, {(closed, 0): committed}) == {(closed, 0)}
     assert set(await catalog.offsets(asked)) == set(asked)
     assert dict(catalog.refusals) == {}
-    await catalog.close()
     await export.close()

@@ -25,7 +25,9 @@ from sharecoord.kafka.wire.broker import Broker, BrokerOptions
 from sharecoord.kafka.wire.connection import Endpoint
 from sharecoord.kafka.wire.security import Security, security_of
 from sharecoord.kafka.wire.tokens import unsecured
+from sharecoord.ports import LATEST, OffsetQuery
 from tests.certificates import Authority, Pair
+from tests.contract.catalogs import asking
 from tests.unit.kafka.wire.token_endpoint import TokenEndpoint
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(100)]
@@ -167,6 +169,19 @@ def test_a_listener_has_a_name_and_a_port(cluster: Cluster) -> None:
 async def test_plaintext_and_tls(cluster: Cluster) -> None:
     await works(cluster, "", {})
     await works(cluster, "TLS", cluster.settings("ssl"))
+
+
+async def test_the_way_in_is_that_of_questions_about_topics_and_offsets(cluster: Cluster) -> None:
+    settings = cluster.sasl("sasl_ssl", "SCRAM-SHA-512")
+    named = {key.replace(".", "_"): value for key, value in settings.items()}
+    async with asking("wire", cluster.broker.address("SCRAM"), **named) as catalog:
+        assert len(await catalog.cluster_id()) == 22
+        assert await catalog.look("nowhere") is None
+        assert await catalog.offsets([OffsetQuery("nowhere", 0, LATEST)]) == {}
+    named["sasl_password"] = "wrong"
+    async with asking("wire", cluster.broker.address("SCRAM"), **named) as catalog:
+        with pytest.raises(KafkaUnavailableError, match=r"check kafka\.sasl\.username"):
+            await catalog.cluster_id()
 
 
 async def test_a_certificate_of_ours(cluster: Cluster) -> None:

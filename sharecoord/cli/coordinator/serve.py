@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Any, Final
 
@@ -70,6 +71,7 @@ def serve(
     own = {_SETTING_OF[name]: value for name, value in given.items() if value not in (None, False)}
     pairs = (parse_pair("--set", text, "log.level=debug") for text in settings)
     flags: dict[str, object] = {**dict(pairs), **own}
+    _load_structlog_alone()
     from sharecoord.config.process import load
 
     config = load(config_file, os.environ, flags, kafka_config=kafka_config)
@@ -81,3 +83,15 @@ def serve(
         from sharecoord.app import serve as run
 
     ctx.exit(run(config, ready_file=ready_file))
+
+
+def _load_structlog_alone() -> None:
+    """Loads structlog without rich and pygments, which it takes where it finds them: 5 MB.
+
+    They would colour tracebacks, and ours are texts by the time they are shown.
+    """
+    if "rich" not in sys.modules:
+        sys.modules["rich"] = None  # type: ignore[assignment]
+        import structlog  # noqa: F401
+
+        del sys.modules["rich"]

@@ -208,6 +208,11 @@ class Broker:
                 # It ended as soon as it was made: whoever calls hears of it, and may try again.
                 raise made.ended
 
+    @property
+    def receiving_bytes(self) -> int:
+        """Memory of a large answer that is not all there yet."""
+        return 0 if self._connection is None else self._connection.receiving_bytes
+
     def close(self) -> None:
         """Ends the connection for good; calls fail from now on."""
         self._closed = True

@@ -11,18 +11,13 @@ import random
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
+from weakref import WeakSet
 
 import structlog
 from kio.schema.errors import ErrorCode
-from kio.schema.list_offsets.v6 import request as list_request
 from kio.schema.list_offsets.v6.response import ListOffsetsResponse
-from kio.schema.metadata.v11.request import MetadataRequest, MetadataRequestTopic
 from kio.schema.metadata.v11.response import MetadataResponse, MetadataResponseTopic
-from kio.schema.offset_for_leader_epoch.v4 import request as epoch_request
 from kio.schema.offset_for_leader_epoch.v4.response import OffsetForLeaderEpochResponse
-from kio.schema.types import BrokerId
-from kio.schema.types import TopicName as KioTopicName
-from kio.static.primitive import i8, i32, i64
 
 from sharecoord.errors import (
     KafkaUnavailableError,
@@ -36,6 +31,13 @@ from sharecoord.kafka.wire.broker import Broker, BrokerOptions
 from sharecoord.kafka.wire.connection import Endpoint
 from sharecoord.kafka.wire.keys import Settings
 from sharecoord.kafka.wire.options import ClusterOptions
+from sharecoord.kafka.wire.requests import (
+    epoch_request,
+    list_request,
+    metadata_request,
+    place_of,
+    without_doubles,
+)
 from sharecoord.kafka.wire.security import Security
 from sharecoord.ports import OffsetQuery
 
@@ -84,6 +86,10 @@ class Topic(NamedTuple):
     leaders: Mapping[int, Leader]
 
 
+UNCONFIRMED: Final = Topic(NO_TOPIC_ID, ErrorCode.not_controller, {})
+"""A topic of which nobody could tell whether it exists."""
+
+
 class EpochEnd(NamedTuple):
     """Where an epoch of a partition's leaders ends."""
 
@@ -121,10 +127,14 @@ class Cluster:
         self.topics: dict[str, Topic] = {}
         self.nodes: dict[int, Node] = {}
         self.cluster_id: str | None = None
+        self.controller = NO_LEADER
+        """Id of the controller; without ZooKeeper any broker is said to be the one to ask."""
         self._security = security
         self._broker_options = BrokerOptions.of(settings)
         self._brokers: dict[Endpoint, Broker] = {}
         """For questions; those that read have connections of their own."""
+        self._reading: WeakSet[Broker] = WeakSet()
+        """Connections of those that read."""
         self._answered: Broker | None = None
         """Who answered last: is asked first."""
         self._watched: Counter[str] = Counter()
@@ -199,19 +209,12 @@ class Cluster:
             assert self._round is not None, "made before this task"
             names, self._round = self._round.names, None
             self._hurry.clear()
-            request = MetadataRequest(
-                topics=tuple(
-                    MetadataRequestTopic(topic_id=None, name=KioTopicName(name))
-                    for name in sorted(names)
-                ),
-                allow_auto_topic_creation=False,
-                include_topic_authorized_operations=False,
-            )
             try:
-                answer = await self._any_answer(request, MetadataResponse)
+                answer = await self._any_answer(metadata_request(names), MetadataResponse)
             finally:
                 self._asked_s = asyncio.get_running_loop().time()
             self._learn(answer, names)
+            self._tell()
 
     async def _wait_between(self) -> None:
         """Waits while questions follow each other too fast."""
@@ -266,6 +269,50 @@ class Cluster:
         found.sort(key=lambda broker: broker is not self._answered)
         return found
 
+    async def describe(self, topics: Iterable[str]) -> dict[str, Topic]:
+        """Topics as a broker has them after this call; the question waits for no other.
+
+        A broker that has just started may not have heard of a topic yet. So what the first one does
+        not know is asked of the controller, too, before it is said to be unknown.
+
+        Raises:
+            KafkaUnavailableError: No broker answers.
+            UnauthenticatedError: No broker lets us in.
+        """
+        names = set(topics)
+        found = self._described(
+            await self._any_answer(metadata_request(names), MetadataResponse), names
+        )
+        doubted = {name for name in names if found[name].error in GONE}
+        # Some emulations of Kafka have no controller.
+        first = next(iter(self.nodes), NO_LEADER)
+        node = self.controller if self.controller in self.nodes else first
+        if doubted and not self._has_answered(node):
+            try:
+                broker = self._broker(self._endpoint(node))
+                answer = await broker.call(metadata_request(doubted), MetadataResponse)
+                found |= self._described(answer, doubted)
+            except (KafkaUnavailableError, UnauthenticatedError):
+                found |= dict.fromkeys(doubted, UNCONFIRMED)
+        return found
+
+    def _has_answered(self, node: int) -> bool:
+        found = self.nodes.get(node)
+        return found is not None and self._answered is self._brokers.get(found.endpoint)
+
+    def _described(self, answer: MetadataResponse, names: set[str]) -> dict[str, Topic]:
+        """The topics of an answer; listeners hear of it when something is new."""
+        found = dict.fromkeys(names, UNCONFIRMED)
+        if answer.brokers:
+            # A broker that knows of none, not of itself, knows nothing yet.
+            known = {topic.name: topic for topic in answer.topics if topic.name in names}
+            found |= {name: _topic(topic, None) for name, topic in known.items()}
+        before = self.nodes, {name: self.topics[name] for name in names & self.topics.keys()}
+        self._learn(answer, set(before[1]))
+        if before != (self.nodes, {name: self.topics[name] for name in before[1]}):
+            self._tell()
+        return found
+
     def _learn(self, answer: MetadataResponse, names: set[str]) -> None:
         if answer.cluster_id is not None:
             self.cluster_id = answer.cluster_id
@@ -274,10 +321,13 @@ class Cluster:
                 int(each.node_id): Node(Endpoint(each.host, int(each.port)), each.rack)
                 for each in answer.brokers
             }
+            self.controller = int(answer.controller_id)
         self._forget_old_brokers()
         for topic in answer.topics:
             if topic.name is not None and topic.name in names:
                 self.topics[topic.name] = _topic(topic, self.topics.get(topic.name))
+
+    def _tell(self) -> None:
         for listener in list(self._listeners):
             listener()
 
@@ -307,7 +357,14 @@ class Cluster:
         Raises:
             KafkaUnavailableError: The cluster has no such broker, as far as is known.
         """
-        return self._made(self._endpoint(node))
+        broker = self._made(self._endpoint(node))
+        self._reading.add(broker)
+        return broker
+
+    @property
+    def receiving_bytes(self) -> int:
+        """Memory of records that are on their way from brokers."""
+        return sum(broker.receiving_bytes for broker in self._reading)
 
     def _endpoint(self, node: int) -> Endpoint:
         found = self.nodes.get(node)
@@ -337,8 +394,8 @@ class Cluster:
 
         async def ask(broker: Broker, some: Sequence[tuple[OffsetQuery, int]]) -> dict[Any, Any]:
             found: dict[OffsetQuery, Any] = {}
-            for part in _without_doubles(some):
-                request = _list_request(part, committed=committed)
+            for part in without_doubles(some):
+                request = list_request(part, committed=committed)
                 answer = await broker.call(request, ListOffsetsResponse)
                 by_place = {(query.topic, query.partition): query for query, _ in part}
                 for topic in answer.topics:
@@ -364,7 +421,7 @@ class Cluster:
         async def ask(
             broker: Broker, some: Sequence[tuple[tuple[str, int], int]]
         ) -> dict[Any, Any]:
-            request = _epoch_request([(place, epoch, epochs[place]) for place, epoch in some])
+            request = epoch_request([(place, epoch, epochs[place]) for place, epoch in some])
             answer = await broker.call(request, OffsetForLeaderEpochResponse)
             return {
                 (topic.topic, each.partition): each.error_code
@@ -388,23 +445,27 @@ class Cluster:
         left: dict[Q, SharecoordError] = dict.fromkeys(
             places, KafkaUnavailableError("no leader is known", retry_after_ms=500)
         )
-        unknown = {_place(each)[0] for each in left} - self.topics.keys()
+        unknown = {place_of(each)[0] for each in left} - self.topics.keys()
         while True:
             if unknown:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout_at(deadline_s):
                         await self.refresh(unknown)
-            answers = await self._ask_once(left, ask, deadline_s)
+            # A leader that hangs has half of the time: the rest is for the one that follows it.
+            ask_until_s = min(deadline_s, loop.time() + timeout_s / 2)
+            answers = await self._ask_once(left, ask, ask_until_s)
             for each, answer in answers.items():
                 error = _error(each, answer) if isinstance(answer, ErrorCode) else answer
-                if isinstance(error, KafkaUnavailableError):
+                # Metadata may be old: of a topic that was made again on other brokers.
+                is_doubted = answer in GONE and place_of(each)[0] not in unknown
+                if is_doubted or isinstance(error, KafkaUnavailableError):
                     left[each] = error
                 else:
                     done[each] = error
                     left.pop(each, None)
             if not left or loop.time() >= deadline_s:
                 return {**done, **left}
-            unknown = {_place(each)[0] for each in left}
+            unknown = {place_of(each)[0] for each in left}
 
     async def _ask_once(
         self,
@@ -438,7 +499,7 @@ class Cluster:
         return answers
 
     def _leader(self, each: object) -> Leader | ErrorCode:
-        name, partition = _place(each)
+        name, partition = place_of(each)
         topic = self.topics.get(name)
         if topic is None:
             return ErrorCode.leader_not_available
@@ -480,15 +541,9 @@ def _topic(found: MetadataResponseTopic, old: Topic | None) -> Topic:
     return Topic(topic_id, found.error_code, leaders)
 
 
-def _place(each: object) -> tuple[str, int]:
-    """Topic and partition of a question."""
-    topic, partition = each[:2]  # type: ignore[index]
-    return topic, partition
-
-
 def _error(each: object, code: ErrorCode) -> SharecoordError:
     """Kafka's error about a place, as one of ours."""
-    topic, partition = _place(each)
+    topic, partition = place_of(each)
     where = f"{topic}-{partition}"
     if code in GONE:
         return UnknownTopicOrPartitionError(f"Kafka has no partition {where}")
@@ -506,64 +561,6 @@ def refused(topic: str) -> UnauthorizedError:
     return UnauthorizedError(
         f"Kafka refuses topic {topic!r} to the coordinator (TOPIC_AUTHORIZATION_FAILED); allow its"
         " principal READ, and with it DESCRIBE, on the topic"
-    )
-
-
-def _without_doubles(
-    some: Sequence[tuple[OffsetQuery, int]],
-) -> list[list[tuple[OffsetQuery, int]]]:
-    """The queries in parts: Kafka takes a partition only once in a request."""
-    parts: list[list[tuple[OffsetQuery, int]]] = []
-    met: Counter[tuple[str, int]] = Counter()
-    for query, epoch in some:
-        place = _place(query)
-        if met[place] == len(parts):
-            parts.append([])
-        parts[met[place]].append((query, epoch))
-        met[place] += 1
-    return parts
-
-
-def _list_request(
-    part: Sequence[tuple[OffsetQuery, int]], *, committed: bool
-) -> list_request.ListOffsetsRequest:
-    topics: dict[str, list[list_request.ListOffsetsPartition]] = {}
-    for query, epoch in part:
-        topics.setdefault(query.topic, []).append(
-            list_request.ListOffsetsPartition(
-                partition_index=i32(query.partition),
-                current_leader_epoch=i32(epoch),
-                timestamp=i64(query.timestamp_ms),
-            )
-        )
-    return list_request.ListOffsetsRequest(
-        replica_id=BrokerId(-1),
-        isolation_level=i8(committed),
-        topics=tuple(
-            list_request.ListOffsetsTopic(name=KioTopicName(name), partitions=tuple(each))
-            for name, each in topics.items()
-        ),
-    )
-
-
-def _epoch_request(
-    part: Sequence[tuple[tuple[str, int], int, int]],
-) -> epoch_request.OffsetForLeaderEpochRequest:
-    topics: dict[str, list[epoch_request.OffsetForLeaderPartition]] = {}
-    for (topic, partition), current, epoch in part:
-        topics.setdefault(topic, []).append(
-            epoch_request.OffsetForLeaderPartition(
-                partition=i32(partition),
-                current_leader_epoch=i32(current),
-                leader_epoch=i32(epoch),
-            )
-        )
-    return epoch_request.OffsetForLeaderEpochRequest(
-        replica_id=BrokerId(-1),
-        topics=tuple(
-            epoch_request.OffsetForLeaderTopic(topic=KioTopicName(name), partitions=tuple(each))
-            for name, each in topics.items()
-        ),
     )
 
 

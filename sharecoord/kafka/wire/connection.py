@@ -149,6 +149,11 @@ class Connection(asyncio.BufferedProtocol):
         return self._ended
 
     @property
+    def receiving_bytes(self) -> int:
+        """Memory of a large answer that is not all there yet."""
+        return 0 if self._body is None else len(self._body)
+
+    @property
     def writable(self) -> bool:
         """Whether the next request goes out soon: the peer reads, and owes few answers."""
         return not self._paused and len(self._waiting) < REQUESTS_MAX

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import re
+import socket
 import ssl
 from typing import Final
 
@@ -11,6 +14,8 @@ RETRY_AFTER_MS: Final = 500
 
 SAID_MAX: Final = 300
 """Letters of a peer's own words in an error."""
+
+_ERRNO: Final = re.compile(r"\[Errno (\d+)\]")
 
 _NO_TLS: Final = (
     "does the port speak TLS? For a plaintext listener set kafka.security.protocol=plaintext"
@@ -102,7 +107,16 @@ def why_not_connected(endpoint: str, error: OSError | UnicodeError) -> Sharecoor
     if isinstance(error, ConnectionResetError | ConnectionAbortedError | BrokenPipeError):
         said = error.strerror or str(error) or "closed"
         return unavailable(f"{endpoint} ended the connection at its begin ({said}); {_NO_TLS}")
-    return unavailable(f"can not connect to {endpoint}: {error.strerror or error}")
+    return unavailable(f"can not connect to {endpoint}: {_words(error)}")
+
+
+def _words(error: OSError) -> str:
+    """The system's words: asyncio has its own, and only their text where addresses are several."""
+    if isinstance(error, socket.gaierror):
+        return error.strerror or str(error)
+    found = _ERRNO.search(str(error))
+    number = error.errno or (int(found[1]) if found else 0)
+    return os.strerror(number) if number else str(error)
 
 
 def printable(text: str) -> str:

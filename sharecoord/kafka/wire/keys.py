@@ -158,6 +158,11 @@ def beyond(settings: Settings) -> str | None:
     return None
 
 
+def reads_all(settings: Settings) -> bool:
+    """Whether each setting is read, and checked, by this package; no other needs librdkafka."""
+    return settings.keys() <= HONOURED | READING
+
+
 def _counts(key: str, protocol: str, mechanism: str) -> bool:
     if key.startswith("ssl."):
         return protocol in TLS
@@ -171,6 +176,12 @@ def _is_beyond(key: str, value: str) -> bool:
         return value != "" and value not in BEYOND[key]
     new = key.startswith(("ssl.", "sasl.")) and key not in HONOURED and key not in HARMLESS
     return new and value != ""
+
+
+def brokers_of(settings: Settings) -> str:
+    """The brokers' addresses as configured, under either of librdkafka's names."""
+    found = settings.get("bootstrap.servers") or settings.get("metadata.broker.list")
+    return str(found or "?")
 
 
 def protocol_of(settings: Settings) -> str:

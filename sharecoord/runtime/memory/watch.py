@@ -172,7 +172,9 @@ class MemoryWatch:
     @property
     def _shared_bytes(self) -> int:
         """Bytes that no group has by itself."""
-        return self._context.committer.committing_bytes + self._context.reader.open_bytes
+        context = self._context
+        unsent = context.dead_letters.unsent_bytes
+        return context.committer.committing_bytes + context.reader.open_bytes + unsent
 
     def _total(self, uses: Iterable[GroupUse]) -> int:
         return self._shared_bytes + sum(use.used_bytes for use in uses)
@@ -360,7 +362,8 @@ class MemoryWatch:
             ranges=sum(use.ranges for use in uses),
             key_tables=sum(use.key_tables for use in uses),
             pending=self._context.committer.committing_bytes,
-            send_buffers=sum(use.send_buffers for use in uses),
+            send_buffers=sum(use.send_buffers for use in uses)
+            + self._context.dead_letters.unsent_bytes,
             largest=None if actor is None else actor.key,
             largest_bytes=0 if largest is None else largest.largest_bytes,
             largest_group="" if most is None else most.group.group_id,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from typing import Any, cast
 
 import pytest
@@ -54,6 +55,7 @@ class FakeFetcher:
 
     def __init__(self, cluster: object, settings: object, *, committed: bool) -> None:
         self.committed, self.closed = committed, False
+        self.buffered_bytes = 0
         self.fetchings: list[FakeFetching] = []
         self.made.append(self)
 
@@ -228,3 +230,19 @@ async def test_the_reader_is_chosen_by_its_setting_and_by_what_only_librdkafka_c
         await reader.close()
     with pytest.raises(InvalidConfigError, match=r"kafka.sasl.mechanism=GSSAPI"):
         make_reader(ReaderKind.RAW, kerberos, Refusals())
+
+
+async def test_memory_of_records_on_their_way_counts_until_their_fetcher_is_gone(
+    fetchers: list[FakeFetcher], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = RawLogReader(SETTINGS)
+    reader._new_fetcher({}, committed=True)
+    reader._new_fetcher({}, committed=False)
+    fetchers[0].buffered_bytes, fetchers[1].buffered_bytes = 100, 20
+    assert reader.open_bytes == 120
+    monkeypatch.setattr(type(reader.cluster), "receiving_bytes", 3)
+    assert reader.open_bytes == 123
+    del fetchers[0]
+    gc.collect()
+    assert reader.open_bytes == 23
+    await reader.close()

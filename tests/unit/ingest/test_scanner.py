@@ -18,6 +18,7 @@ from sharecoord.errors import (
 )
 from sharecoord.ingest import scanner
 from sharecoord.ingest.log_reader import KafkaLogReader
+from sharecoord.ingest.scans import CHUNK_RECORDS_MAX, SCANS_MAX
 from sharecoord.kafka.client import KafkaError
 from sharecoord.ports import Stretch
 from tests.unit.ingest.test_columns import FakeMessage
@@ -49,7 +50,7 @@ class FakeConsumer:
         self.assigned += [(place.partition, place.offset) for place in places]
 
     def consume(self, count: int, timeout_s: float) -> list[Record]:
-        assert count <= scanner.CHUNK_RECORDS_MAX
+        assert count <= CHUNK_RECORDS_MAX
         return self.answers.pop(0) if self.answers else []
 
     def close(self) -> None:
@@ -123,9 +124,9 @@ async def test_silence_ends_a_scan(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_so_many_at_once_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    consumer = FakeConsumer(*([Record(0, 0)] for _ in range(scanner.SCANS_MAX + 1)))
+    consumer = FakeConsumer(*([Record(0, 0)] for _ in range(SCANS_MAX + 1)))
     reader = reader_with(consumer, monkeypatch)
-    scans = [reader.scan("t", [Stretch(0, 0, 5)]) for _ in range(scanner.SCANS_MAX)]
+    scans = [reader.scan("t", [Stretch(0, 0, 5)]) for _ in range(SCANS_MAX)]
     for scan in scans:
         await anext(scan)
     with pytest.raises(LimitExceededError, match="4 scans of topics run already") as caught:

@@ -149,6 +149,11 @@ class FakeKafka:
         self.nodes = {n: Endpoint("node", 9000 + n) for n in range(1, nodes + 1)}
         self.first = {Endpoint("kafka", 9092): 1}
         """Addresses of nobody in particular, and who answers there."""
+        self.controller = 1
+        self.unaware: set[int] = set()
+        """Brokers that have not heard of any topic yet."""
+        self.blank: set[int] = set()
+        """Brokers that have not heard of any broker yet."""
         self.down: set[Endpoint] = set()
         self.silent: set[Endpoint] = set()
         self.topics: dict[str, FakeTopic] = {}
@@ -197,13 +202,18 @@ class FakeKafka:
             brokers=tuple(
                 MetadataResponseBroker(node_id=BrokerId(n), host=at.host, port=at.port)  # type: ignore[arg-type]
                 for n, at in self.nodes.items()
+                if self.node_at(endpoint) not in self.blank
             ),
             cluster_id="fake",
-            topics=tuple(self._metadata_of(name) for name in names),
+            controller_id=BrokerId(self.controller),
+            topics=tuple(
+                self._metadata_of("" if self.node_at(endpoint) in self.unaware else name, name)
+                for name in names
+            ),
         )
 
-    def _metadata_of(self, name: str) -> MetadataResponseTopic:
-        topic = self.topics.get(name)
+    def _metadata_of(self, known_as: str, name: str) -> MetadataResponseTopic:
+        topic = self.topics.get(known_as)
         if topic is None:
             topic = FakeTopic(None, {}, ErrorCode.unknown_topic_or_partition)
         return MetadataResponseTopic(
@@ -226,9 +236,10 @@ class FakeKafka:
         for topic in request.topics:
             parts = []
             for each in topic.partitions:
-                log = self.topics[topic.name].logs[each.partition_index]
+                found = self.topics.get(topic.name)
+                log = Log(error=3) if found is None else found.logs[each.partition_index]
                 code = ErrorCode.none if log.leader == node else ErrorCode.not_leader_or_follower
-                offset = log.start if each.timestamp == -2 else log.end
+                offset = {-2: log.start, -1: log.end}.get(each.timestamp, -1)
                 parts.append(
                     ListOffsetsPartitionResponse(
                         partition_index=each.partition_index,

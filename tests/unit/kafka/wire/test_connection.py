@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import tracemalloc
 from collections.abc import AsyncIterator
 from unittest import mock
@@ -301,3 +302,28 @@ def test_whatever_comes_it_answers_or_ends(pieces: list[bytes], likely: bool) ->
 def test_an_endpoint_is_written_as_people_write_it() -> None:
     assert str(Endpoint("::1", 9092)) == "[::1]:9092"
     assert str(Endpoint("kafka", 9092)) == "kafka:9092"
+
+
+async def test_a_closed_port_is_told_in_the_systems_words() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    for host in ("127.0.0.1", "localhost"):
+        with pytest.raises(KafkaUnavailableError, match="Connection refused"):
+            await Connection.open(Endpoint(host, port), ConnectionOptions(), tls=None)
+    with pytest.raises(KafkaUnavailableError, match=r"can not connect to nowhere\.invalid"):
+        await Connection.open(Endpoint("nowhere.invalid", port), ConnectionOptions(), tls=None)
+
+
+async def test_memory_of_a_large_answer_counts_while_it_comes(broker: FakeBroker) -> None:
+    connection = await opened(broker)
+    connection.send(b"\0\x12\0\0", b"", timeout_s=10)
+    size = 1 << 20
+    head = (size + 4).to_bytes(4, "big") + (1).to_bytes(4, "big")
+    connection.get_buffer(-1)[: len(head)] = head
+    assert connection.receiving_bytes == 0
+    connection.buffer_updated(len(head))
+    assert connection.receiving_bytes == size
+    room = connection.get_buffer(-1)
+    connection.buffer_updated(len(room))
+    assert connection.receiving_bytes == 0
+    connection.close()

@@ -1,0 +1,1 @@
+"""Producing to Kafka, in a process beside the coordinator: dead letters, and exported offsets."""
