@@ -150,10 +150,13 @@ class RecordChunk(ABC):
         """Bytes of the records [start, stop) for their member: payloads and an allowance each."""
 
     @abstractmethod
-    def fitting(self, start: int, stop: int, most_bytes: int) -> tuple[int, int]:
+    def fitting(
+        self, start: int, stop: int, most_bytes: int, *, whole: bool = False
+    ) -> tuple[int, int]:
         """How many of the records [start, stop) fit into so many bytes, and their bytes, about.
 
-        Opens no more batches than these records, and the next one, are in.
+        Opens no more batches than these records, and the next one, are in. With `whole` raw batches
+        count as they came, to their ends, and none is opened.
         """
 
     @abstractmethod
@@ -251,7 +254,9 @@ class ColumnChunk(RecordChunk):
         """See `RecordChunk`."""
         return self.size_bytes * (stop - start) // self.count
 
-    def fitting(self, start: int, stop: int, most_bytes: int) -> tuple[int, int]:
+    def fitting(
+        self, start: int, stop: int, most_bytes: int, *, whole: bool = False
+    ) -> tuple[int, int]:
         """See `RecordChunk`."""
         each = max(1, self.size_bytes // self.count - RECORD_OVERHEAD_BYTES)
         records = min(stop - start, most_bytes // each)

@@ -293,8 +293,12 @@ class BatchChunk(RecordChunk):
             size += self._records_bytes(at) * wanted // (batch.last_offset - batch.base_offset + 1)
         return size
 
-    def fitting(self, start: int, stop: int, most_bytes: int) -> tuple[int, int]:
+    def fitting(
+        self, start: int, stop: int, most_bytes: int, *, whole: bool = False
+    ) -> tuple[int, int]:
         """See `RecordChunk`; by the mean size of the records of each batch."""
+        if whole:
+            return self._fitting_whole(start, stop, most_bytes)
         at = bisect_right(self._firsts, self.offset(start)) - 1
         position, used_bytes = start, 0
         while position < stop:
@@ -306,6 +310,19 @@ class BatchChunk(RecordChunk):
             position, used_bytes = position + records, used_bytes + records * each
             if position < end:
                 break
+            at += 1
+        return position - start, used_bytes
+
+    def _fitting_whole(self, start: int, stop: int, most_bytes: int) -> tuple[int, int]:
+        at = bisect_right(self._firsts, self.offset(start)) - 1
+        position, used_bytes = start, 0
+        while position < stop:
+            batch = self._batches[at]
+            size_bytes = batch.end - batch.start
+            if used_bytes + size_bytes > most_bytes:
+                break
+            used_bytes += size_bytes
+            position = min(stop, self.span(self.first, batch.last_offset)[1])
             at += 1
         return position - start, used_bytes
 

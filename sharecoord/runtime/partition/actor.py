@@ -7,7 +7,7 @@ construction. `runtime.group.loading` claims it and brings it to life.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 
 import structlog
 
@@ -251,12 +251,13 @@ class PartitionActor(ClaimedPartition):
         short = not self.budget.may_acquire()
         if short:
             max_records = min(max_records, self._lifeline())
-        elif session.opens:
+        elif self.opens(session):
             max_records = self._up_to_a_batch(session, max_records)
         if not max_records:
             return 0
         window, end_before = partition.window, partition.window.end_offset
-        found = self.payloads.candidates(session.member_id, max_records, short=short)
+        whole = bool(self.opens(session))
+        found = self.payloads.candidates(session.member_id, max_records, short=short, whole=whole)
         decision = partition.decide_acquire(
             now_ms,
             session.member_id,
@@ -283,6 +284,13 @@ class PartitionActor(ClaimedPartition):
         if not self.log.fresh.records:
             self.log.skip_gap()
         return delivery.records
+
+    def opens(self, session: Session) -> Set[int]:
+        """The compressions of the batches that may go to the member as they are.
+
+        None in order by key: all were opened here for their keys, and the SDK needs these first.
+        """
+        return frozenset() if self.settings.ordering is Ordering.KEY else session.opens
 
     def _up_to_a_batch(self, session: Session, max_records: int) -> int:
         """Lets a delivery of new records alone end with a record batch."""
@@ -441,12 +449,8 @@ class DeliveryEffect:
         """The delivery of acquired records: by reference, with their checkpoints."""
         slices = actor.cache.slices(acquired)
         records = sum(s.stop - s.start for s in slices)
-        settings, opens = actor.settings, session.opens
-        if settings.ordering is Ordering.KEY:
-            # All batches were opened for their keys, and the SDK needs these first.
-            opens = frozenset()
-        looks = settings.scheduled_delivery
-        whole = whole_batches(actor.key, slices, acquired, opens, opened=looks)
+        looks = actor.settings.scheduled_delivery
+        whole = whole_batches(actor.key, slices, acquired, actor.opens(session), opened=looks)
         if whole:
             size = sum(len(batch.content) for batch in whole)
         else:

@@ -38,7 +38,8 @@ TOKENS_RESERVE = 100_000
 class _Batch:
     """Limits the candidates of a call to one batch."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, whole: bool) -> None:
+        self._whole = whole
         self._first: int | None = None
         self._timestamp_type = 0
         self._used_bytes = 0
@@ -53,16 +54,18 @@ class _Batch:
     def cut(self, chunk: RecordChunk, first: int, last: int, enough: int) -> int:
         """The last of these consecutive records that finds room; before `first`: none does.
 
-        The first record of a batch always does. So do all where `enough` of them do: the decision
-        takes no more.
+        The first record of a batch always does, or all of the first raw batch if these stay whole.
+        So do all where `enough` of them do: the decision takes no more.
         """
         wanted = min(last, first + enough - 1)
         start, stop = chunk.span(first, wanted)
-        records, size_bytes = chunk.fitting(start, stop, DELIVERY_BYTES_MAX - self._used_bytes)
-        if not (records or self._used_bytes):
-            records, size_bytes = 1, DELIVERY_BYTES_MAX
-        self._used_bytes += size_bytes
+        room_bytes = DELIVERY_BYTES_MAX - self._used_bytes
+        records, size_bytes = chunk.fitting(start, stop, room_bytes, whole=self._whole)
         end = first + records - 1
+        if not (records or self._used_bytes):
+            raw = chunk.batch_of(first) if self._whole else None
+            end, size_bytes = first if raw is None else min(raw[1], wanted), DELIVERY_BYTES_MAX
+        self._used_bytes += size_bytes
         return last if end == wanted else end
 
 
@@ -90,18 +93,20 @@ def candidates(
     max_records: int,
     lookahead: int,
     with_fresh: bool,
+    whole: bool,
 ) -> Candidates:
     """Looks for records for a member.
 
     The last range may exceed `max_records`. `lookahead` is the number of due records that one
-    re-read may serve; `with_fresh` tells whether new records are wanted as well.
+    re-read may serve; `with_fresh` tells whether new records are wanted as well, and `whole`
+    whether the member may get raw batches as they are.
     """
-    batch, found = _Batch(), _Due([], [], [], [])
+    batch, found = _Batch(whole=whole), _Due([], [], [], [])
     if partition.window.due:
         found = _look_at_due(partition, cache, batch, member_id, max_records)
         if (found.missing or found.stored) and max_records < lookahead:
             # Records with their payload do not wait for those without.
-            batch = _Batch()
+            batch = _Batch(whole=whole)
             found = _look_at_due(partition, cache, batch, member_id, lookahead)
     fresh: list[Run] = []
     unreadable = None

@@ -48,10 +48,13 @@ class Payloads:
         self._unreadable_until_s = -math.inf
         """Loop time before which new records are not looked at: they can not be opened."""
 
-    def candidates(self, member_id: str, max_records: int, *, short: bool) -> Candidates:
+    def candidates(
+        self, member_id: str, max_records: int, *, short: bool, whole: bool
+    ) -> Candidates:
         """Finds records for a member; asks for payloads that must be read again first.
 
-        With `short` memory only few due records are taken, and no new ones.
+        With `short` memory only few due records are taken, and no new ones. With `whole` the member
+        may get raw batches as they are.
         """
         part = self._part
         assert part.partition is not None, "active"
@@ -63,6 +66,7 @@ class Payloads:
             max_records=max_records,
             lookahead=LIFELINE_RECORDS if short else DUE_LOOKAHEAD_RECORDS,
             with_fresh=bool(self._log.fresh.records) and not short and self._may_open(),
+            whole=whole,
         )
         if found.unreadable is not None:
             self._stands_still(found.unreadable)

@@ -256,3 +256,18 @@ def test_gaps_inside_a_batch_do_not_make_its_records_smaller() -> None:
     """Compaction leaves few records at many offsets."""
     far = batch([Rec(0, b"x" * 1_000), Rec(9_999, b"x" * 1_000)], base=0, last=9_999)
     assert one(far).fitting(0, 2, 1_500)[0] == 1
+
+
+def test_batches_that_stay_whole_are_not_opened_and_end_where_they_end() -> None:
+    packed = [
+        batch([Rec(base + n, b"x" * 1_000) for n in range(10)], base=base, codec=4)
+        for base in range(0, 50, 10)
+    ]
+    open_batches = OpenBatches()
+    chunk = one(*packed, open_batches=open_batches)
+    each = len(packed[0])
+    assert chunk.fitting(5, 50, 2 * each, whole=True) == (15, 2 * each)
+    assert chunk.fitting(0, 50, 1 << 20, whole=True) == (50, 5 * each)
+    assert chunk.fitting(0, 8, each, whole=True) == (8, each)
+    assert chunk.fitting(0, 50, each - 1, whole=True) == (0, 0)
+    assert open_batches.size_bytes == 0

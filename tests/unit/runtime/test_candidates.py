@@ -13,9 +13,13 @@ from sharecoord.core.partition.share_partition import AcknowledgedRange, SharePa
 from sharecoord.core.records import RECORD_OVERHEAD_BYTES, ColumnChunk, RecordChunk
 from sharecoord.core.settings import PartitionSettings
 from sharecoord.core.states import AcknowledgeType, AcquireMode
+from sharecoord.ingest.batch_chunk import Source
+from sharecoord.ingest.log_bytes import LogBytes
+from sharecoord.ingest.open_batches import OpenBatches
 from sharecoord.runtime.kernel.budget import GroupBudget, MemoryBudget
 from sharecoord.runtime.partition.candidates import BATCH_SPAN_MAX, Candidates, candidates
 from sharecoord.runtime.partition.record_cache import RecordCache, parts_without
+from tests.raw_batches import Rec, batch
 from tests.unit.runtime.worlds import At
 
 FAR = BATCH_SPAN_MAX
@@ -45,7 +49,9 @@ def made(*chunks: RecordChunk) -> tuple[SharePartition, RecordCache]:
     return partition, cache
 
 
-def look(partition: SharePartition, cache: RecordCache, count: int = 100) -> Candidates:
+def look(
+    partition: SharePartition, cache: RecordCache, count: int = 100, *, whole: bool = False
+) -> Candidates:
     return candidates(
         partition,
         cache,
@@ -54,6 +60,7 @@ def look(partition: SharePartition, cache: RecordCache, count: int = 100) -> Can
         max_records=count,
         lookahead=2_000,
         with_fresh=True,
+        whole=whole,
     )
 
 
@@ -120,6 +127,16 @@ def test_a_batch_has_a_record_of_any_size() -> None:
             0, "m", max_records=100, mode=AcquireMode.FAIR, due=found.due, fresh=found.fresh
         )
         partition.apply(decision)
+
+
+def test_a_raw_batch_that_stays_whole_is_not_cut() -> None:
+    records = [Rec(n, b"x" * (DELIVERY_BYTES_MAX // 8)) for n in range(30)]
+    data = memoryview(b"".join(batch(records[at : at + 10]) for at in range(0, 30, 10)))
+    chunks = LogBytes(Source(("t", 0), OpenBatches()), 0, committed=True).take(data, ()).chunks
+    partition, cache = made(*chunks)
+    assert [(run.first, run.last) for run in look(partition, cache).fresh] == [(0, 7)]
+    found = look(partition, cache, whole=True)
+    assert [(run.first, run.last) for run in found.fresh] == [(0, 9)]
 
 
 def test_records_that_nobody_wants_yet_do_not_count() -> None:
