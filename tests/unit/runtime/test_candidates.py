@@ -134,7 +134,7 @@ def test_a_raw_batch_that_stays_whole_is_not_cut() -> None:
     data = memoryview(b"".join(batch(records[at : at + 10]) for at in range(0, 30, 10)))
     chunks = LogBytes(Source(("t", 0), OpenBatches()), 0, committed=True).take(data, ()).chunks
     partition, cache = made(*chunks)
-    assert [(run.first, run.last) for run in look(partition, cache).fresh] == [(0, 7)]
+    assert [(run.first, run.last) for run in look(partition, cache).fresh] == [(0, 6)]
     found = look(partition, cache, whole=True)
     assert [(run.first, run.last) for run in found.fresh] == [(0, 9)]
 
