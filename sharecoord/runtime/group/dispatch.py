@@ -343,12 +343,13 @@ def _serve(actor: PartitionActor, session: Session, fair: int, holding: int) -> 
     """Hands up to `fair` records to one member, in batches; returns how many."""
     got_total = 0
     while got_total < fair:
-        wanted = min(
-            session.wants(holding + got_total), fair - got_total, session.batch_records_max
-        )
+        room = session.wants(holding + got_total)
+        wanted = min(room, fair - got_total, session.batch_records_max)
         if wanted <= 0:
             break
-        got = actor.acquire(session, wanted)
+        # Its pace bounds the member, not what it offers: it has work enough.
+        may_wait = wanted == room < session.credit.left_records
+        got = actor.acquire(session, wanted, may_wait=may_wait)
         if not got:
             break
         got_total += got
