@@ -231,6 +231,25 @@ def test_a_call_of_many_records_goes_back_whole(make: Make) -> None:
     assert {a.kind for a in stream.acks()} == {"RELEASE"}
 
 
+@pytest.mark.parametrize("ordering", ["key", "partition", None])
+def test_lines_of_a_worker_take_their_keys_from_batches(make: Make, ordering: str | None) -> None:
+    seen: list[bytes | None] = []
+    running = make(concurrency=4)
+
+    def note(message: Any) -> None:
+        seen.append(message.value())
+
+    running.worker.handler("t", ordering=ordering)(note)
+    stream = running.start()
+    keys = [b"a", b"b", b"a"]
+    content = batch([Rec(at, b"v%d" % at, key) for at, key in enumerate(keys)], codec=4)
+    stream.send(whole_of(content, raw(3)))
+    assert wait_covered(stream, 6) == list(range(6))
+    assert sorted(map(str, seen)) == [str(b"v%d" % at) for at in range(6)]
+    if ordering is not None:
+        assert seen.index(b"v0") < seen.index(b"v2")
+
+
 def test_records_that_a_call_took_and_did_not_give_are_not_accepted_later(
     drivers: Drivers, coordinator: FakeCoordinator
 ) -> None:

@@ -365,9 +365,6 @@ class WorkerLeases(LockBook):
         while self._buffer and self._buffer[-1].columns is columns:
             spans.append(self._buffer.pop())
         columns.unpack()
-        if columns.unopened:
-            # A line has a queue for each key.
-            columns.open(0, columns.count)
         columns.owner = self.owner
         for span in reversed(spans):
             lease = Lease(span, line.handler, math.inf)

@@ -146,10 +146,12 @@ class Line:
         """Puts a lease's rows into their queues; returns rows of broken queues, which go back."""
         span = lease.span
         queues = self._queues.setdefault(span.columns.key, {})
-        keys = span.columns.keys
         offsets = span.offsets()
         whole = self._ordering == PARTITION
         by_key = self._ordering == KEY or self._key_rates is not None
+        if by_key and span.columns.unopened:
+            span.columns.open(span.start, span.stop)
+        keys = span.columns.keys
         back: list[int] = []
         for row, offset in enumerate(offsets, span.start):
             key: Hashable = None if keys is None else keys[row]

@@ -344,10 +344,13 @@ def _serve(actor: PartitionActor, session: Session, fair: int, holding: int) -> 
     got_total = 0
     wanted = min(session.wants(holding), fair)
     while got_total < wanted:
-        most = min(session.takes(holding + got_total), wanted - got_total)
+        room = session.takes(holding + got_total)
+        most = min(room, wanted - got_total, session.batch_records_max)
         if most <= 0:
             break
-        got = actor.acquire(session, min(most, session.batch_records_max))
+        # Its pace bounds the member, not what it offers: it has work enough.
+        may_wait = most == room < session.credit.left_records
+        got = actor.acquire(session, most, may_wait=may_wait)
         if not got:
             break
         got_total += got

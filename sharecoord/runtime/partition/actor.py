@@ -239,8 +239,11 @@ class PartitionActor(ClaimedPartition):
         acquired = self.partition.window.acquired
         return 0 if acquired else min(self.partition.ready, LIFELINE_RECORDS)
 
-    def acquire(self, session: Session, max_records: int) -> int:
-        """Hands up to `max_records` to a member; returns how many."""
+    def acquire(self, session: Session, max_records: int, *, may_wait: bool = False) -> int:
+        """Hands up to `max_records` to a member; returns how many.
+
+        A member that `may_wait` has work meanwhile: it gets the next record batch as a whole.
+        """
         partition = self.partition
         assert partition is not None, "only an active partition hands out"
         if partition.tokens_left < TOKENS_RESERVE:
@@ -252,7 +255,7 @@ class PartitionActor(ClaimedPartition):
         if short:
             max_records = min(max_records, self._lifeline())
         elif self.opens(session):
-            max_records = self._up_to_a_batch(session, max_records)
+            max_records = self._up_to_a_batch(session, max_records, may_wait=may_wait)
         if not max_records:
             return 0
         window, end_before = partition.window, partition.window.end_offset
@@ -292,7 +295,7 @@ class PartitionActor(ClaimedPartition):
         """
         return frozenset() if self.settings.ordering is Ordering.KEY else session.opens
 
-    def _up_to_a_batch(self, session: Session, max_records: int) -> int:
+    def _up_to_a_batch(self, session: Session, max_records: int, *, may_wait: bool) -> int:
         """Lets a delivery of new records alone end with a record batch."""
         partition = self.partition
         assert partition is not None, "only an active partition hands out"
@@ -301,8 +304,12 @@ class PartitionActor(ClaimedPartition):
         if window.due or is_soft or settings.ordering != Ordering.UNORDERED:
             return max_records
         records = min(max_records, partition.room)
-        held = min(window.held.get(session.member_id, 0), session.batch_records_max)
-        return up_to_a_batch(self.cache, window.end_offset, records, held) if records > 0 else 0
+        if records <= 0:
+            return 0
+        held = 0
+        if may_wait and records == max_records:
+            held = min(window.held.get(session.member_id, 0), session.batch_records_max)
+        return up_to_a_batch(self.cache, window.end_offset, records, held)
 
     def _send(self, session: Session, delivery: Delivery, now_ms: int) -> None:
         """Sends a delivery once its commit is durable."""

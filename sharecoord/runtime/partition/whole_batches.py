@@ -81,7 +81,8 @@ def up_to_a_batch(cache: RecordCache, first: int, records: int, held: int) -> in
         cache: The records at hand.
         first: Offset of the first new one.
         records: Most records.
-        held: Records that the member holds, or the most of one delivery if that is less.
+        held: Records that the member has to work on meanwhile, at most those of one delivery;
+            0 = it may not wait.
     """
     span = _batch_of(cache, first + records - 1)
     if span is None or span[1] == first + records - 1:

@@ -15,7 +15,7 @@ from sharecoord.core.dispatch.schedule import DELAY_HEADER, DELIVER_AT_HEADER
 from sharecoord.core.partition.share_partition import AcquiredRange
 from sharecoord.core.records import ColumnChunk, Headers, RecordChunk
 from sharecoord.errors import UnreadableRecordsError
-from sharecoord.ingest.batch_chunk import BatchChunk, Source
+from sharecoord.ingest.batch_chunk import DELETE_HORIZON, BatchChunk, Source
 from sharecoord.ingest.log_bytes import LogBytes
 from sharecoord.ingest.open_batches import OpenBatches
 from sharecoord.wire import codec
@@ -271,3 +271,23 @@ def test_batches_that_stay_whole_are_not_opened_and_end_where_they_end() -> None
     assert chunk.fitting(0, 8, each, whole=True) == (8, each)
     assert chunk.fitting(0, 50, each - 1, whole=True) == (0, 0)
     assert open_batches.size_bytes == 0
+
+
+def test_the_time_of_a_batchs_first_record_is_told_unopened(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    records = [Rec(at, b"v", timestamp_ms=1_000 + at) for at in range(4)]
+    data = bytearray(batch(records[:2], codec=3) + batch(records[2:], codec=3))
+    opened = OpenBatches()
+    source = Source(("orders", 3), opened)
+    (chunk,), _ = LogBytes(source, 0, committed=True, checks_crc=False).take(memoryview(data), [])
+    assert [chunk.timestamp(at) for at in range(4)] == [1_000, 1_001, 1_002, 1_003]
+    looked: list[object] = []
+    monkeypatch.setattr(OpenBatches, "records", lambda *args: looked.append(args) or b"")
+    assert [chunk.timestamp(at) for at in (0, 2)] == [1_000, 1_002]
+    assert looked == []
+    # Compaction has put another time in its place: only the record tells.
+    data[22] |= DELETE_HORIZON
+    (chunk,), _ = LogBytes(source, 0, committed=True, checks_crc=False).take(memoryview(data), [])
+    chunk.timestamp(0)
+    assert len(looked) == 1

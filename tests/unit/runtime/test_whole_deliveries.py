@@ -118,6 +118,43 @@ async def test_deliveries_end_with_batches_and_what_comes_again_comes_as_columns
 
 
 @virtual
+async def test_a_member_whose_pace_bounds_it_waits_for_room_for_a_batch() -> None:
+    world = world_with(40)
+    async with world.one_member(max_poll_records=15, opens=ALL) as (_, member):
+        (first,) = await member.take(10)
+        await asyncio.sleep(1)
+        assert member.deliveries == []
+        await accept(member, first)
+        (second,) = await member.take(10)
+        assert (offsets(second), forms(second)) == (list(range(10, 20)), [1])
+
+
+@virtual
+async def test_a_member_that_has_nothing_else_to_do_does_not_wait() -> None:
+    world = world_with(40)
+    async with world.one_member(max_poll_records=40, credit=15, opens=ALL) as (_, member):
+        found = await member.take(15)
+        assert offsets(*found) == list(range(15))
+        assert now_s() < 0.5
+
+
+@virtual
+async def test_what_must_be_shared_is_not_waited_for() -> None:
+    world = world_with(0)
+    async with world.one_member("a", max_poll_records=100, opens=ALL) as (coordinator, one):
+        other = await world.joined(coordinator, "b", max_poll_records=100, opens=ALL)
+        world.log.append("orders", 40)
+        await asyncio.sleep(1)
+        first = [each for member in (one, other) for each in member.deliveries]
+        assert sorted(offsets(*first)) == list(range(40))
+        # Both work for long; what is new is less than a batch for each.
+        world.log.append("orders", 10)
+        await asyncio.sleep(1)
+        now = [each for member in (one, other) for each in member.deliveries]
+        assert sorted(offsets(*now)) == list(range(50))
+
+
+@virtual
 async def test_in_a_group_with_order_by_key_all_comes_as_columns() -> None:
     world = world_with(20, ordering="key")
     async with world.one_member(max_poll_records=20, opens=ALL) as (_, member):
