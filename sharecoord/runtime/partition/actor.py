@@ -251,15 +251,14 @@ class PartitionActor(ClaimedPartition):
             return 0
         now_ms = self.clock.now_ms()
         max_records = self.log.bound.allows(max_records, now_ms)
-        short = not self.budget.may_acquire()
+        short, whole = not self.budget.may_acquire(), bool(self.opens(session))
         if short:
             max_records = min(max_records, self._lifeline())
-        elif self.opens(session):
+        elif whole:
             max_records = self._up_to_a_batch(session, max_records, may_wait=may_wait)
         if not max_records:
             return 0
         window, end_before = partition.window, partition.window.end_offset
-        whole = bool(self.opens(session))
         found = self.payloads.candidates(session.member_id, max_records, short=short, whole=whole)
         decision = partition.decide_acquire(
             now_ms,
