@@ -61,3 +61,19 @@ def test_a_heavy_module_is_seen(tmp_path: Path) -> None:
     (tmp_path / "slow").mkdir()
     (tmp_path / "slow" / "main.py").write_text("def main():\n    import grpc\n")
     assert loaded("slow.main", "main", tmp_path) == ["grpc"]
+
+
+def test_a_coordinator_loads_librdkafka_and_rich_with_what_needs_them() -> None:
+    program = (
+        "import sys\n"
+        "from sharecoord.cli.coordinator import serve\n"
+        "serve._load_structlog_alone()\n"
+        "import sharecoord.app\n"
+        "heavy = 'confluent_kafka', 'rich', 'pygments'\n"
+        "print(*[name for name in heavy if name in sys.modules])\n"
+        "import rich\n"
+    )
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == []
