@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from sharecoord_sdk import AcknowledgeType, AdminClient, Message, ShareConsumer
+from sharecoord_sdk._core import whole
 from sharecoord_sdk._core.core import ConsumerCore
 from sharecoord_sdk._proto import share_types_pb2 as types_pb
 
@@ -90,12 +91,12 @@ def test_both_forms_say_what_librdkafka_says(
         consumer = consumers(unique_name("g"), name, **{"sharecoord.record.batches": form})
         got = poll_until(consumer, RECORDS)
         assert [row(message) for message in got] == wanted
-        whole = sum(each.record_count for each in came if each.whole_batches)
+        unopened = sum(each.record_count for each in came if each.whole_batches)
         if form == "false" or compression == "none":
             # Small batches that are not compressed go as columns.
-            assert whole == 0
+            assert unopened == 0
         else:
-            assert whole > RECORDS / 2
+            assert unopened > RECORDS / 2
 
 
 @pytest.mark.parametrize("compression", ["lz4", "zstd"])
@@ -158,3 +159,34 @@ def test_of_transactions_only_what_was_committed_comes(
     got = poll_until(consumers(group, name), 300)
     time.sleep(0.1)
     assert [m.value() for m in got] == [b"%d %d" % (t, i) for t in (0, 2, 4) for i in range(100)]
+
+
+def test_what_a_member_can_not_open_comes_again_as_columns(
+    kafka_broker: KafkaUnderTest,
+    topic: TopicFactory,
+    consumers: Consumers,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    name = topic()
+    fill(kafka_broker.bootstrap_servers, name, "zstd")
+
+    def damaged(*_: object) -> whole.Opened:
+        raise ValueError("it is damaged")
+
+    monkeypatch.setattr(whole, "read", damaged)
+    consumer = consumers(unique_name("g"), name)
+    done: dict[int, tuple[Any, ...]] = {}
+    failed: set[int] = set()
+
+    def work() -> bool:
+        for message in consumer.poll(0.1):
+            if message.error() is None:
+                assert message.delivery_count() == (2 if message.offset() in failed else 1)
+                done[message.offset()] = row(message)
+            else:
+                failed.add(message.offset())
+        return len(done) == RECORDS
+
+    eventually(work, 60, what="all records")
+    assert len(failed) > RECORDS / 2
+    assert [done[at] for at in sorted(done)] == seen(kafka_broker.bootstrap_servers, name)
