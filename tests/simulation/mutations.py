@@ -325,11 +325,11 @@ _gap_ahead = SharePartition.decide_gap_ahead
 
 def _no_credit(session: Session, held: int) -> int:
     """Members get what they can hold, whatever they have credit for."""
-    wanted = _wants(session, held)
+    wanted = _takes(session, held)
     return wanted if session.channel is None else max(wanted, min(10, 10 - held))
 
 
-_wants = Session.wants
+_takes = Session.takes
 
 
 def _no_life(life: TopicLife, fetched_after_s: float, size_bytes: int, use: Any) -> None:
@@ -538,7 +538,7 @@ MUTATIONS = FLEET_MUTATIONS | {
         passed_over, "without", lambda chunk, ranges: chunk
     ),
     "one record too many is forced": on(ForcedChange, "decide", _forces_more),
-    "members get more than their credit": on(Session, "wants", _no_credit),
+    "members get more than their credit": on(Session, "takes", _no_credit),
     "records of a topic's next life pass for the old one's": on(TopicLife, "admit", _no_life),
     "the window has no limit": on(group_actor, "settings_of", _no_window),
     "a key goes on at another member": on(Admission, "_is_open", _any_holder),
