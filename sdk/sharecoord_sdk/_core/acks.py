@@ -252,9 +252,11 @@ class AckBook:
         request = service_pb.ConsumeRequest(
             acknowledge_id=self._last_id, may_wait=not any(part.is_awaited for part in parts)
         )
+        # What was sent before may be settled already: it stays apart.
+        joins = not any(part.resent for part in parts)
         for key, items in chosen.items():
             if items:
-                _add(request.acknowledgements, key, items)
+                _add(request.acknowledgements, key, items, joins=joins)
         return request
 
     def held_until(self, now: float) -> float:
@@ -415,12 +417,12 @@ def _overlaps(taken: list[AckRange], more: list[AckRange]) -> bool:
     return any(spans[i][1] >= spans[i + 1][0] for i in range(len(spans) - 1))
 
 
-def _add(wire_parts: Any, key: PartitionKey, items: list[AckRange]) -> None:
+def _add(wire_parts: Any, key: PartitionKey, items: list[AckRange], *, joins: bool) -> None:
     items.sort(key=_first_of)
     ranges = wire_parts.add(partition=key.to_wire()).ranges
     last: AckRange | None = None
     for item in items:
-        if last is not None and item.goes_on(last):
+        if joins and last is not None and item.goes_on(last):
             # Polls of one delivery: the coordinator decides about them at a stroke.
             ranges[-1].last_offset = item.last_offset
         else:
