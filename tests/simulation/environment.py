@@ -97,9 +97,11 @@ class SimLog(FakeLog):
         return first
 
     def skip(self, topic: str, count: int = 1, *, partition: int = 0) -> None:
-        """Offsets that no reader finds."""
+        """Offsets that no reader finds; whatever stands there has a leader epoch."""
+        log, place = self.log(topic, partition), self._key(topic, partition)
+        self.known.written_under(place, range(log.log_end, log.log_end + count), log.leader_epoch)
         super().skip(topic, count, partition=partition)
-        self.known.reached(self._key(topic, partition), self.log(topic, partition).log_end)
+        self.known.reached(place, log.log_end)
 
     def compact(self, topic: str, offsets: Sequence[int], *, partition: int = 0) -> None:
         """Removes records."""

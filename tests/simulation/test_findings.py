@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from sharecoord.core.changes import PartitionKey
 from sharecoord.testing.virtual_time import virtual
 from tests.simulation.environment import SimLog
 from tests.unit.runtime.worlds import counts, offsets, world_with
@@ -37,3 +38,14 @@ def test_a_record_that_takes_a_lost_ones_place_has_a_value_of_its_own() -> None:
         log.append("orders", 3)
     topic_id = log.topic_id("orders")
     assert [len(log.known.written[topic_id, 0][offset]) for offset in range(3)] == [3, 3, 3]
+
+
+def test_a_marker_has_a_leader_epoch_as_a_record_has() -> None:
+    """By it the judge tells whether the epoch that is stored with an end may be."""
+    log = SimLog()
+    log.create("orders")
+    log.append("orders", 3)
+    log.truncate("orders", 1)
+    log.skip("orders", 2)
+    key = PartitionKey("g", "orders", log.topic_id("orders"), 0)
+    assert [log.known.epochs_at(key, offset) for offset in range(3)] == [{0}, {0, 1}, {0, 1}]
