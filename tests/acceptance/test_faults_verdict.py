@@ -92,12 +92,12 @@ def test_lock_files_hold_what_was_written(tmp_path: Path) -> None:
     path = tmp_path / "locks"
     assert read_locks(path) == []
     writer = LockWriter(path, "w1")
-    writer.write(7, 2, 12.5)
+    writer.write([(7, 2, 12.5), (8, 1, 12.5)])
     writer.leaving()
     with path.open("a") as file:
         file.write("half a li")
-    first, last = read_locks(path)
-    assert first[1:] == ("w1", 7, 2, 12.5)
+    *deliveries, last = read_locks(path)
+    assert [each[1:] for each in deliveries] == [("w1", 7, 2, 12.5), ("w1", 8, 1, 12.5)]
     assert last.offset == LEAVING
 
 

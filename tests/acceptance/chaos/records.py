@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -55,20 +56,24 @@ class LockEntry(NamedTuple):
 
 
 class LockWriter:
-    """Appends to a worker's own file; a line is one unbuffered write and survives kill -9."""
+    """Appends to a worker's own file; a poll is one unbuffered write and survives kill -9.
+
+    A worker that is stopped has written all of a poll, or nothing of it.
+    """
 
     def __init__(self, path: Path, member: str) -> None:
         self._member = member
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
-    def write(self, offset: int, count: int, deadline_s: float) -> None:
-        """One delivery."""
-        line = f"{time.monotonic():.6f} {self._member} {offset} {count} {deadline_s:.6f}\n"
-        os.write(self._file, line.encode())
+    def write(self, deliveries: Iterable[tuple[int, int, float]]) -> None:
+        """The deliveries of a poll: offset, count, deadline."""
+        head = f"{time.monotonic():.6f} {self._member}"
+        lines = [f"{head} {offset} {count} {end_s:.6f}\n" for offset, count, end_s in deliveries]
+        os.write(self._file, "".join(lines).encode())
 
     def leaving(self) -> None:
         """The locks of this worker mean nothing from here on."""
-        self.write(LEAVING, 0, 0.0)
+        self.write([(LEAVING, 0, 0.0)])
 
 
 def read_locks(path: Path) -> list[LockEntry]:

@@ -51,10 +51,9 @@ class Worker(DemoWorker):
             if not joined and self._consumer.acquisition_lock_timeout_ms() is not None:
                 joined = True
                 self._ledger.write(Verb.JOINED)
+            self._locks.write((*_place(message), _deadline_s(message)) for message in messages)
             for message in messages:
-                offset, count = _place(message)
-                self._locks.write(offset, count, _deadline_s(message))
-                self._ledger.write(Verb.GOT, offset, count)
+                self._ledger.write(Verb.GOT, *_place(message))
             self._work_off(messages)
         self._locks.leaving()
 
