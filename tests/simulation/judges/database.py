@@ -286,7 +286,11 @@ class DatabaseJudge(OperatorJudge):
                     f"the record before it has one of {sorted(may)}"
                 )
         left: list[Cut] = []
+        log_start = self.log.start(shadow.key)
         for cut in shadow.cuts:
+            if cut.offset < head.end_offset <= log_start:
+                # Retention has taken all that the state was about.
+                continue
             if head.end_offset > cut.offset and not cut.must_void:
                 if epoch >= cut.epoch:
                     continue
