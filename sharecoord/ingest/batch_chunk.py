@@ -43,9 +43,6 @@ BATCH_OVERHEAD_BYTES: Final = 430
 SPAN_OVERHEAD_BYTES: Final = 170
 """Memory of consecutive offsets: a tuple, three numbers, list slots."""
 
-COUNTED: Final = 2
-"""Batches of this format and later ones say how many records they have."""
-
 _END: Final = 1 << 63
 
 
@@ -297,32 +294,22 @@ class BatchChunk(RecordChunk):
         self, start: int, stop: int, most_bytes: int, *, whole: bool = False
     ) -> tuple[int, int]:
         """See `RecordChunk`; by the mean size of the records of each batch."""
-        if whole:
-            return self._fitting_whole(start, stop, most_bytes)
         at = bisect_right(self._firsts, self.offset(start)) - 1
         position, used_bytes = start, 0
         while position < stop:
             batch = self._batches[at]
             end = min(stop, self.span(self.first, batch.last_offset)[1])
-            among = batch.count if batch.magic >= COUNTED else batch.last_offset - batch.base_offset
-            each = max(1, self._records_bytes(at) // max(1, among))
-            records = min(end - position, (most_bytes - used_bytes) // each)
-            position, used_bytes = position + records, used_bytes + records * each
+            records, size_bytes = end - position, batch.end - batch.start
+            room_bytes = most_bytes - used_bytes
+            if not whole:
+                each = max(1, self._records_bytes(at) // batch.count)
+                records = min(records, room_bytes // each)
+                size_bytes = records * each
+            elif size_bytes > room_bytes:
+                break
+            position, used_bytes = position + records, used_bytes + size_bytes
             if position < end:
                 break
-            at += 1
-        return position - start, used_bytes
-
-    def _fitting_whole(self, start: int, stop: int, most_bytes: int) -> tuple[int, int]:
-        at = bisect_right(self._firsts, self.offset(start)) - 1
-        position, used_bytes = start, 0
-        while position < stop:
-            batch = self._batches[at]
-            size_bytes = batch.end - batch.start
-            if used_bytes + size_bytes > most_bytes:
-                break
-            used_bytes += size_bytes
-            position = min(stop, self.span(self.first, batch.last_offset)[1])
             at += 1
         return position - start, used_bytes
 
