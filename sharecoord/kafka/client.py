@@ -25,6 +25,7 @@ from confluent_kafka.admin import AdminClient
 
 from sharecoord.config.kafka_keys import unknown_kafka_key
 from sharecoord.errors import InvalidConfigError, UnauthorizedError
+from sharecoord.kafka.refusals import refused
 from sharecoord.kafka.wire.keys import Settings as Settings
 
 log = structlog.get_logger(__name__)
@@ -151,7 +152,4 @@ def refusal(topic: str, error: KafkaError) -> UnauthorizedError | None:
     """The error of a topic that Kafka refuses; None for another error."""
     if error.code() != KafkaError.TOPIC_AUTHORIZATION_FAILED:
         return None
-    return UnauthorizedError(
-        f"Kafka refuses topic {topic!r} to the coordinator ({error.name()}); allow its principal "
-        "READ, and with it DESCRIBE, on the topic"
-    )
+    return refused(topic)

@@ -15,6 +15,14 @@ READ, DESCRIBE, OFFSETS, COMMIT = "read", "describe", "offsets", "commit"
 """Kinds of questions about a topic."""
 
 
+def refused(topic: str) -> UnauthorizedError:
+    """The error of a topic that Kafka refuses."""
+    return UnauthorizedError(
+        f"Kafka refuses topic {topic!r} to the coordinator (TOPIC_AUTHORIZATION_FAILED); allow its "
+        "principal READ, and with it DESCRIBE, on the topic"
+    )
+
+
 class Refusals(Mapping[str, UnauthorizedError]):
     """Topics that Kafka refuses at present, each with its error."""
 

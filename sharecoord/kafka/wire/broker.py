@@ -30,6 +30,7 @@ from sharecoord.errors import (
 )
 from sharecoord.kafka.wire.connection import Connection, ConnectionOptions, Endpoint
 from sharecoord.kafka.wire.faults import printable, unavailable
+from sharecoord.kafka.wire.fields import read_tags
 from sharecoord.kafka.wire.keys import Settings, flag, number
 from sharecoord.kafka.wire.sasl import SaslExchange
 from sharecoord.kafka.wire.security import Login, Security
@@ -172,7 +173,7 @@ class Broker:
         sent = connection.send(head, b"".join((self._name, b"\0", body)), timeout_s=timeout_s)
         answer = await self._proved(connection, sent)
         try:
-            return answer[_skip_tags(answer, 0) :]
+            return answer[read_tags(answer, 0)[1] :]
         except ValueError as error:
             raise self._unreadable(connection, error) from error
 
@@ -402,7 +403,7 @@ class Broker:
         header: Any = response.__header_schema__  # type: ignore[attr-defined]
         reader: Any = entity_reader(response)
         try:
-            found, _ = reader(answer, _skip_tags(answer, 0) if header.__version__ == 1 else 0)
+            found, _ = reader(answer, read_tags(answer, 0)[1] if header.__version__ == 1 else 0)
         except Exception as error:
             raise self._unreadable(connection, error) from error
         assert isinstance(found, response)
@@ -412,24 +413,3 @@ class Broker:
         why = unavailable(f"{self.endpoint} sent an answer that can not be read: {error!r}")
         connection.end(why)
         return why
-
-
-def _skip_tags(data: memoryview, at: int) -> int:
-    """Where the tagged fields at `at` end (KIP-482); ValueError when they do not."""
-    count, at = _uvarint(data, at)
-    for _ in range(count):
-        _, at = _uvarint(data, at)
-        size, at = _uvarint(data, at)
-        at += size
-    if at > len(data):
-        raise ValueError("tagged fields are longer than the answer")
-    return at
-
-
-def _uvarint(data: memoryview, at: int) -> tuple[int, int]:
-    found = 0
-    for place, byte in enumerate(data[at : at + 5]):
-        found |= (byte & 0x7F) << (7 * place)
-        if byte < 0x80:
-            return found, at + place + 1
-    raise ValueError("a number has no end")

@@ -21,8 +21,8 @@ from sharecoord.errors import (
     UnknownTopicOrPartitionError,
 )
 from sharecoord.kafka.looks import SharedLooks
-from sharecoord.kafka.refusals import DESCRIBE, OFFSETS, Refusals
-from sharecoord.kafka.wire.cluster import GONE, Cluster, FoundOffset, Topic, refused
+from sharecoord.kafka.refusals import DESCRIBE, OFFSETS, Refusals, refused
+from sharecoord.kafka.wire.cluster import GONE, Cluster, FoundOffset, Topic
 from sharecoord.ports import LATEST, OffsetQuery, TopicInfo
 
 log = structlog.get_logger(__name__)

@@ -24,9 +24,9 @@ from sharecoord.errors import (
     OffsetOutOfRangeError,
     SharecoordError,
     UnauthenticatedError,
-    UnauthorizedError,
     UnknownTopicOrPartitionError,
 )
+from sharecoord.kafka.refusals import refused
 from sharecoord.kafka.wire.broker import Broker, BrokerOptions
 from sharecoord.kafka.wire.connection import Endpoint
 from sharecoord.kafka.wire.keys import Settings
@@ -553,14 +553,6 @@ def _error(each: object, code: ErrorCode) -> SharecoordError:
         return OffsetOutOfRangeError(f"{where} has no such offset")
     return KafkaUnavailableError(
         f"Kafka could not tell about {where}: {code.name}", retry_after_ms=500
-    )
-
-
-def refused(topic: str) -> UnauthorizedError:
-    """The error of a topic that Kafka refuses."""
-    return UnauthorizedError(
-        f"Kafka refuses topic {topic!r} to the coordinator (TOPIC_AUTHORIZATION_FAILED); allow its"
-        " principal READ, and with it DESCRIBE, on the topic"
     )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from sharecoord.errors import KafkaUnavailableError
+from sharecoord.kafka.wire.fields import read_tags, read_uvarint
 
 KEY: Final = 1
 BY_NAME: Final = 12
@@ -30,8 +31,6 @@ _DIVERGING_TAG: Final = 0
 _LEADER_TAG: Final = 1
 
 _ID_BYTES: Final = 16
-_UVARINT_BYTES_MAX: Final = 5
-"""Of a number of 32 bits."""
 
 _PLACE = struct.Struct(">qi")
 """What every format of batches begins with: base offset, and the length of all behind it."""
@@ -187,37 +186,37 @@ def answer(version: int, data: memoryview) -> Answer:
 def _answer(version: int, data: memoryview) -> Answer:
     throttle_ms, error, session_id = _ANSWER.unpack_from(data, 0)
     found: list[Found] = []
-    topics, at = _read_uvarint(data, _ANSWER.size)
+    topics, at = read_uvarint(data, _ANSWER.size)
     for _ in range(topics - 1):
         topic: TopicName
         if version == BY_ID:
             topic, at = bytes(data[at : at + _ID_BYTES]), at + _ID_BYTES
         else:
-            size, at = _read_uvarint(data, at)
+            size, at = read_uvarint(data, at)
             end = at + max(size - 1, 0)
             topic, at = str(data[at:end], "utf-8"), end
-        partitions, at = _read_uvarint(data, at)
+        partitions, at = read_uvarint(data, at)
         for _ in range(partitions - 1):
             one, at = _partition(topic, data, at)
             found.append(one)
-        _, at = _tags(data, at)
+        _, at = read_tags(data, at)
     return Answer(throttle_ms, error, session_id, found)
 
 
 def _partition(topic: TopicName, data: memoryview, at: int) -> tuple[Found, int]:
     number, error, high, stable, log_start = _ANSWER_PARTITION.unpack_from(data, at)
-    count, at = _read_uvarint(data, at + _ANSWER_PARTITION.size)
+    count, at = read_uvarint(data, at + _ANSWER_PARTITION.size)
     aborted: list[Aborted] = []
     for _ in range(count - 1):
         aborted.append(Aborted(*_ABORTED.unpack_from(data, at)))
-        _, at = _tags(data, at + _ABORTED.size)
+        _, at = read_tags(data, at + _ABORTED.size)
     (read_at,) = _EPOCH.unpack_from(data, at)
-    size, at = _read_uvarint(data, at + 4)
+    size, at = read_uvarint(data, at + 4)
     end = at + max(size - 1, 0)
     if end > len(data):
         raise ValueError(f"its records end at {end} of {len(data)} bytes")
     records = data[at:end]
-    tags, at = _tags(data, end)
+    tags, at = read_tags(data, end)
     leader = tags.get(_LEADER_TAG)
     found = Found(
         topic,
@@ -261,32 +260,3 @@ def _uvarint(number: int) -> bytes:
         number >>= 7
     out.append(number)
     return bytes(out)
-
-
-def _read_uvarint(data: memoryview, at: int) -> tuple[int, int]:
-    found = data[at]
-    at += 1
-    if found < 0x80:
-        return found, at
-    found &= 0x7F
-    for shift in range(7, 7 * _UVARINT_BYTES_MAX, 7):
-        byte = data[at]
-        at += 1
-        found |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return found, at
-    raise ValueError(f"a number at {at} has more than {_UVARINT_BYTES_MAX} bytes")
-
-
-def _tags(data: memoryview, at: int) -> tuple[dict[int, memoryview], int]:
-    """Tagged fields (KIP-482), and where they end."""
-    count, at = _read_uvarint(data, at)
-    found: dict[int, memoryview] = {}
-    for _ in range(count):
-        tag, at = _read_uvarint(data, at)
-        size, at = _read_uvarint(data, at)
-        if at + size > len(data):
-            raise ValueError("a tagged field is longer than the answer")
-        found[tag] = data[at : at + size]
-        at += size
-    return found, at

@@ -11,8 +11,9 @@ import structlog
 from kio.schema.errors import ErrorCode
 
 from sharecoord.errors import KafkaUnavailableError, UnauthenticatedError
+from sharecoord.kafka.refusals import refused
 from sharecoord.kafka.wire import fetch
-from sharecoord.kafka.wire.cluster import GONE, NO_LEADER, Cluster, Leader, Topic, refused
+from sharecoord.kafka.wire.cluster import GONE, NO_LEADER, Cluster, Leader, Topic
 from sharecoord.kafka.wire.fetch import Found
 from sharecoord.kafka.wire.fetch_source import Fetching as Fetching
 from sharecoord.kafka.wire.fetch_source import FetchSink as FetchSink
