@@ -335,7 +335,7 @@ class BatchChunk(RecordChunk):
     def _find_due_times(self) -> dict[int, int]:
         found: dict[int, int] = {}
         for at, batch in enumerate(self._batches):
-            if not self._mentions_schedules(at):
+            if not self._has_schedules(at):
                 continue
             start, stop = self.span(batch.base_offset, batch.last_offset)
             if start >= stop:
@@ -350,9 +350,10 @@ class BatchChunk(RecordChunk):
                 UNUSABLE_SCHEDULES.note(*where, len(unusable), problem)
         return found
 
-    def _mentions_schedules(self, at: int) -> bool:
-        """Whether the bytes of a batch have the names of these headers somewhere."""
+    def _has_schedules(self, at: int) -> bool:
         batch = self._batches[at]
-        if batch.attributes & COMPRESSION:
-            return HEADERS_BEGIN_WITH in self._opened(at)
-        return HEADERS_BEGIN_WITH in bytes(self._data[batch.start : batch.end])
+        part = self._part(at, batch.base_offset, batch.last_offset)
+        try:
+            return opener.has_header(part, HEADERS_BEGIN_WITH)
+        except ValueError as error:
+            raise self._unreadable(batch.base_offset, error) from error

@@ -105,6 +105,31 @@ def test_columns_are_what_was_written(
     assert all(type(value) in (bytes, type(None)) for value in records.columns(whole)[3])
 
 
+@given(written(), st.sampled_from(KINDS), st.integers(0, 30_000), st.integers(0, 60_000), names)
+def test_a_header_is_found_by_the_beginning_of_its_name(
+    some: list[Record], kind: Callable[[bytes], Any], first: int, span: int, beginning: bytes
+) -> None:
+    whole = part(some, first=first, last=first + span)
+    whole = whole._replace(data=kind(whole.data))  # type: ignore[arg-type]
+    found = any(
+        name.startswith(beginning)
+        for record in some
+        if first <= record.delta <= first + span
+        for name, _ in record.headers
+    )
+    assert same("has_header", whole, beginning) is found
+
+
+def test_a_header_is_not_looked_for_behind_a_record_that_can_not_be_read() -> None:
+    before, behind = (Record(delta, headers=[(b"name", None)]) for delta in (0, 2))
+    for some, found in ([before, Record(1), behind], True), ([Record(0), Record(1), behind], False):
+        whole = part(some)
+        at = len(body(some[:1]))
+        data = bytearray(whole.data)
+        data[at] = 1  # a negative length
+        assert same("has_header", whole._replace(data=bytes(data)), b"na") is found
+
+
 @given(st.lists(written(), min_size=1, max_size=3), st.integers(0, 1 << 40), st.data())
 def test_encoded_columns_are_what_was_written(
     batches: list[list[Record]], base: int, data: st.DataObject

@@ -246,6 +246,33 @@ out:
     return result;
 }
 
+/* Whether a record has a header whose name begins so. Its fields were read before. */
+static int has_name(const record_t *record, const char *beginning, int64_t size) {
+    const uint8_t *p = record->headers, *bytes;
+    int64_t name_size, value_size;
+    for (int64_t i = 0; i < record->header_count; i++) {
+        if (sized(&p, record->end, &bytes, &name_size)) return 0;
+        if (name_size >= size && !memcmp(bytes, beginning, size)) return 1;
+        if (sized(&p, record->end, &bytes, &value_size)) return 0;
+    }
+    return 0;
+}
+
+/* has_header(part, beginning) -> bool */
+static PyObject *has_header(PyObject *self, PyObject *args) {
+    PyObject *part;
+    const char *beginning, *why = NULL;
+    Py_ssize_t size;
+    batch_t batch;
+    record_t record;
+    int found = 0;
+    if (!PyArg_ParseTuple(args, "Oy#", &part, &beginning, &size)) return NULL;
+    if (!take_batch(error_of(self), part, &batch))
+        while (!found && next_wanted(&batch, &record, &why) > 0) found = has_name(&record, beginning, size);
+    if (batch.view.obj) PyBuffer_Release(&batch.view);
+    return PyErr_Occurred() ? NULL : PyBool_FromLong(found);
+}
+
 /* -- columns in protobuf's encoding --------------------------------------------------------- */
 
 typedef struct {
@@ -528,6 +555,7 @@ static void free_module(void *module) { clear(module); }
 static PyMethodDef methods[] = {
     {"columns", columns, METH_O, "See records.columns."},
     {"encode", encode, METH_VARARGS, "See records.encode."},
+    {"has_header", has_header, METH_VARARGS, "See records.has_header."},
     {NULL, NULL, 0, NULL},
 };
 

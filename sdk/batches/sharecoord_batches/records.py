@@ -1,8 +1,8 @@
 """The records of Kafka's record batches (format v2), without C: slower, and equal in all else.
 
-See `Part` for what both take, `columns` and `encode` for what they do. Whoever calls this has
-checked the batch's header and decompressed its records. Import both functions from `opener`, which
-takes C where it is there.
+See `Part` for what they take, and each function for what it does. Whoever calls one has checked the
+batch's header and decompressed its records. Import the functions from `opener`, which takes C where
+it is there.
 """
 
 from __future__ import annotations
@@ -12,7 +12,17 @@ from typing import Final, NamedTuple, TypeAlias
 
 from sharecoord_batches.errors import BrokenBatchError
 
-__all__ = ["Columns", "Cursor", "Encoded", "Fields", "Headers", "Part", "columns", "encode"]
+__all__ = [
+    "Columns",
+    "Cursor",
+    "Encoded",
+    "Fields",
+    "Headers",
+    "Part",
+    "columns",
+    "encode",
+    "has_header",
+]
 
 RECORD_BYTES_MIN: Final = 7
 """A record without key, value and headers: seven varints and bytes of one byte each."""
@@ -141,6 +151,29 @@ def encode(parts: Sequence[Part], fields: Fields) -> Encoded:
     _put_headers(out, fields, headers)
     cursors = [reader.cursor for reader in readers]
     return b"".join(out), len(offsets), first, last, payload, cursors
+
+
+def has_header(part: Part, beginning: bytes) -> bool:
+    """Whether a wanted record has a header whose name begins so; no value is copied for it.
+
+    A record that can not be read ends the look: `columns` says what is wrong with it.
+
+    Raises:
+        BrokenBatchError: The batch can not have so many records.
+    """
+    reader = _Reader(part)
+    # Most batches have the bytes nowhere, and a search is quicker than all that comes after it.
+    if beginning not in bytes(memoryview(part.data)[part.position : part.end]):
+        return False
+    try:
+        reader.read()
+    except BrokenBatchError:
+        pass
+    return any(
+        name.encode(errors="surrogateescape").startswith(beginning)
+        for named in reader.columns()[4].values()
+        for name, _ in named
+    )
 
 
 def _check_order(offsets: list[int], first: int, last: int) -> None:
