@@ -21,6 +21,7 @@ from itertools import product
 from typing import Any
 
 from sharecoord_sdk import AsyncShareConsumer, ShareConsumer
+from sharecoord_sdk._core import frames
 from sharecoord_sdk._core.core import Arrival, Connection
 from sharecoord_sdk._proto import share_service_pb2 as service_pb
 from sharecoord_sdk._proto import share_types_pb2 as types_pb
@@ -113,11 +114,11 @@ class Feed:
     def arrivals(self) -> Iterator[Arrival]:
         now = time.monotonic()
         while self._answers:
-            yield Arrival(self._generation, self._answers.popleft(), now)
+            yield Arrival(self._generation, frames.frame_of(self._answers.popleft()), now)
         while self._sent + self._case.batch <= self._granted:
             self._sent += self._case.batch
             self._next = (self._next + 1) % _DISTINCT_BATCHES
-            found = service_pb.ConsumeResponse.FromString(self._messages[self._next])
+            found = frames.read(self._messages[self._next])
             yield Arrival(self._generation, found, now)
 
 

@@ -13,6 +13,7 @@ from sharecoord_sdk import IllegalStateException, KafkaError, KafkaException
 from sharecoord_sdk._core.columns import Columns, PartitionKey, Span
 from sharecoord_sdk._core.config import read_config
 from sharecoord_sdk._core.credit import StreamCredit
+from sharecoord_sdk._core.frames import frame_of
 from sharecoord_sdk._core.link import Link, Phase
 from sharecoord_sdk._core.records import AcknowledgeType
 from sharecoord_sdk._core.status import StreamFailure
@@ -211,7 +212,7 @@ def test_what_an_older_stream_brings_is_ignored() -> None:
     world.now += 10
     world.drive()
     response = service_pb.ConsumeResponse(batches=[make_batch([b"a"])])
-    world.core.received(old, response, world.now)
+    world.core.received(old, frame_of(response), world.now)
     world.core.stream_ended(old, GONE, world.now)
     assert world.core.link.phase is Phase.OPENING
     assert world.poll() == []

@@ -25,6 +25,7 @@ from sharecoord_sdk import (
 )
 from sharecoord_sdk._core.base import Arrival
 from sharecoord_sdk._core.core import Connection
+from sharecoord_sdk._core.frames import frame_of
 from sharecoord_sdk._core.records import origin_of
 from sharecoord_sdk._proto import share_service_pb2 as service_pb
 from sharecoord_sdk._proto import share_types_pb2 as types_pb
@@ -326,7 +327,7 @@ class InMemory(ShareConsumer):
             if not request.leave:
                 response.batches.extend(self.shelf.batches())
             if response.ListFields():
-                self._inbox.put(Arrival(self.generation, response, self._now()))
+                self._inbox.put(Arrival(self.generation, frame_of(response), self._now()))
 
     def _wait(self, wait_s: float) -> None:
         """Nothing comes from elsewhere."""

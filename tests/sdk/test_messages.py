@@ -23,6 +23,7 @@ from sharecoord_sdk import (
 )
 from sharecoord_sdk._core.columns import Columns, PartitionKey
 from sharecoord_sdk._core.core import Arrival, Connection
+from sharecoord_sdk._core.frames import frame_of
 from sharecoord_sdk._core.records import messages_of
 from sharecoord_sdk._proto import share_service_pb2 as service_pb
 from sharecoord_sdk._proto import share_types_pb2 as types_pb
@@ -51,7 +52,7 @@ class Fed(ShareConsumer):
         self._hear(service_pb.ConsumeResponse(joined=joined, batches=self._batches))
 
     def _hear(self, response: service_pb.ConsumeResponse) -> None:
-        self._inbox.put(Arrival(self._generation, response, self._now()))
+        self._inbox.put(Arrival(self._generation, frame_of(response), self._now()))
 
     def hear(self, *batches: types_pb.RecordBatch, **fields: Any) -> None:
         """A message comes in."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from sharecoord_sdk._core import frames
 from sharecoord_sdk._core.columns import Span
 from sharecoord_sdk._core.config import read_config
 from sharecoord_sdk._core.core import ConsumerCore, Notice
@@ -47,7 +48,8 @@ class World:
     def receive(self, *batches: types_pb.RecordBatch, **fields: Any) -> None:
         """A message comes in."""
         response = service_pb.ConsumeResponse(batches=batches, **fields)
-        self.core.received(self.core.link.generation, response, self.now)
+        frame = frames.read(response.SerializeToString())
+        self.core.received(self.core.link.generation, frame, self.now)
 
     def join(self) -> None:
         """Subscribes and is answered."""

@@ -434,7 +434,7 @@ def _lost(
 def _delivery(batch: types.RecordBatch, sent_s: float) -> tuple[Delivery, list[int]]:
     """A batch as the judge knows deliveries, and until when its locks last."""
     key = _key(batch.partition)
-    columns = Columns(batch, PartitionKey.of(batch.partition), sent_s)
+    columns = Columns(batch, PartitionKey.of(batch.partition), sent_s, batch.whole_batches)
     columns.unpack()
     offsets = [columns.offset_at(row) for row in range(columns.count)]
     ends = offsets[0], offsets[-1]

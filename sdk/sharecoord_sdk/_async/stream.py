@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 from sharecoord_sdk._grpc import CONSUME, encode, failure_of, open_aio_channel  # isort: skip
 from grpc import aio
 
+from sharecoord_sdk._core import frames
 from sharecoord_sdk._core.config import TlsConfig
 from sharecoord_sdk._core.core import Arrival, Connection
 from sharecoord_sdk._core.status import StreamFailure
@@ -111,7 +112,7 @@ class AsyncStream:
         method: Any = shared.channel.stream_stream(
             CONSUME,
             request_serializer=encode,
-            response_deserializer=service_pb.ConsumeResponse.FromString,
+            response_deserializer=frames.read,
         )
         self._call: Any = method(metadata=tuple(metadata))
         name = f"sharecoord-{connection.generation}"

@@ -109,10 +109,11 @@ class Payload:
     and those of its neighbours go when the last span of the batch goes.
     """
 
-    __slots__ = ("__weakref__", "_batch", "keys", "unopened", "values")
+    __slots__ = ("__weakref__", "_batch", "_whole", "keys", "unopened", "values")
 
-    def __init__(self, batch: types_pb.RecordBatch) -> None:
+    def __init__(self, batch: types_pb.RecordBatch, contents: Sequence[memoryview | bytes]) -> None:
         self._batch: types_pb.RecordBatch | None = batch
+        self._whole: Sequence[memoryview | bytes] | None = contents
         self.keys: list[bytes | None] | None = None
         self.values: list[bytes | None] = []
         # Whole batches that nobody has asked for yet, in order.
@@ -134,12 +135,13 @@ class Payload:
 
     def place(self, columns: Columns) -> None:
         """Finds out, once, which rows each whole batch has."""
-        batch, self._batch = self._batch, None
-        if batch is None:
+        contents, self._whole = self._whole, None
+        if contents is None:
             return
+        self._batch = None
         self.values = [None] * columns.count
         position, why = 0, "no batch has them"
-        for content in batch.whole_batches:
+        for content in contents:
             try:
                 header = whole.header_of(content)
             except ValueError as error:
@@ -181,7 +183,7 @@ class _WholeBatch(NamedTuple):
 
     start: int
     stop: int
-    content: bytes
+    content: memoryview | bytes
     header: whole.BatchHeader
     #: Why there is no batch.
     why: str = ""
@@ -193,7 +195,14 @@ _start_of = attrgetter("start")
 class Columns:
     """The records of one batch, by column, and the state of each of them."""
 
-    def __init__(self, batch: types_pb.RecordBatch, key: PartitionKey, received_at: float) -> None:
+    def __init__(
+        self,
+        batch: types_pb.RecordBatch,
+        key: PartitionKey,
+        received_at: float,
+        contents: Sequence[memoryview | bytes] = (),
+    ) -> None:
+        """Takes a message of the wire, and the whole batches that came with it."""
         self.key = key
         self.topic: str = key.served
         self.partition: int = key.partition
@@ -208,12 +217,12 @@ class Columns:
         self.owner: object | None = None
         self._deltas: list[int] | None = list(batch.offset_deltas) or None
         #: Whether some of the records are in whole batches that were not opened yet.
-        self.unopened = bool(batch.whole_batches)
+        self.unopened = bool(contents)
         if self.unopened and self._deltas is None:
             self._deltas = _deltas_of(batch)
         # What is only buffered costs no Python objects: see `unpack`. `_owned` until `spans` is
         # called, then the spans are its owners.
-        self._owned: Payload | None = Payload(batch)
+        self._owned: Payload | None = Payload(batch, contents)
         self._payload = ref(self._owned)
         # Columns that few programs read, as they came; Python objects are made at the first look.
         self._rest: types_pb.RecordBatch | None = None

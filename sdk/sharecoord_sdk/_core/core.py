@@ -23,6 +23,7 @@ from .config import ConsumerConfig
 from .config_table import POLL_RECORDS_MAX
 from .credit import StreamCredit
 from .errors import IllegalStateException, KafkaError, KafkaException
+from .frames import Frame
 from .held import taken_ranges
 from .link import Link, Phase
 from .lock_book import LockBook
@@ -73,17 +74,16 @@ class Arrival(NamedTuple):
     """A message that a stream brought, or the stream's end."""
 
     generation: int
-    content: service_pb.ConsumeResponse | StreamFailure
+    content: Frame | StreamFailure
     received_at: float
 
     @property
     def hand_back_unseen_at(self) -> float:
         """The time to hand back its records, if they still wait then; inf without records."""
-        if isinstance(self.content, StreamFailure) or not self.content.batches:
+        if isinstance(self.content, StreamFailure) or not self.content.whole:
             return math.inf
-        left_ms = min(
-            bounds.lock_remaining_ms for batch in self.content.batches for bounds in batch.ranges
-        )
+        batches = self.content.response.batches
+        left_ms = min(bounds.lock_remaining_ms for batch in batches for bounds in batch.ranges)
         return self.received_at + left_ms / 1000 * LockBook.hand_back_part
 
 
@@ -371,18 +371,18 @@ class ConsumerCore:
     def received(
         self,
         generation: int,
-        response: service_pb.ConsumeResponse,
+        frame: Frame,
         received_at: float,
     ) -> None:
         """Reads one message. An older stream's messages are ignored: its locks were compared."""
         if generation != self.link.generation:
             return
         # One look at all fields: most messages have one.
-        said: dict[str, Any] = {field.name: value for field, value in response.ListFields()}
+        said: dict[str, Any] = {field.name: value for field, value in frame.response.ListFields()}
         if "joined" in said:
             self._joined(said["joined"], received_at)
         if "batches" in said:
-            self._batches(said["batches"], received_at)
+            self._batches(frame, received_at)
         for notice in said.get("taken_back", ()):
             self.locks.lose(taken_ranges(notice))
             ended = notice.reason == service_pb.TAKEN_BACK_REASON_LOCK_ENDED
@@ -426,16 +426,16 @@ class ConsumerCore:
         server = f"{joined.coordinator_id} (version {joined.server_version})"
         self._note(logging.DEBUG, f"joined coordinator {server} at {self.link.address}")
 
-    def _batches(self, batches: Sequence[types_pb.RecordBatch], received_at: float) -> None:
+    def _batches(self, frame: Frame, received_at: float) -> None:
         unwanted = False
-        for batch in batches:
+        for batch, contents in zip(frame.response.batches, frame.whole, strict=True):
             key = PartitionKey.of(batch.partition)
-            problem = _problem_of(batch)
+            problem = _problem_of_whole(batch) if contents else _problem_of(batch)
             if problem:
                 text = f"malformed batch of {key.topic} [{key.partition}]: {problem}"
                 self._error = KafkaError(KafkaError._BAD_MSG, text)
                 continue
-            columns = Columns(batch, key, received_at)
+            columns = Columns(batch, key, received_at, contents)
             columns.holder = self._holder
             self.locks.receive(columns)
             unwanted = unwanted or self._is_unwanted(key)
@@ -665,8 +665,6 @@ class ConsumerCore:
 def _problem_of(batch: types_pb.RecordBatch) -> str:
     """Says which column has not an entry for each record; "" = none."""
     count, values = batch.record_count, len(batch.values)
-    if batch.whole_batches:
-        return _problem_of_whole(batch)
     if not count or values != count:
         return f"{count} records, {values} values"
     for name, entries in (

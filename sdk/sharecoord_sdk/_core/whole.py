@@ -52,7 +52,7 @@ def compressions() -> tuple[int, ...]:
     return (_NONE, codecs.GZIP, *others)
 
 
-def header_of(content: bytes) -> BatchHeader:
+def header_of(content: memoryview | bytes) -> BatchHeader:
     """The header of a batch.
 
     Raises:
@@ -64,7 +64,7 @@ def header_of(content: bytes) -> BatchHeader:
     return found
 
 
-def read(content: bytes, header: BatchHeader, offsets: Sequence[int]) -> Opened:
+def read(content: memoryview | bytes, header: BatchHeader, offsets: Sequence[int]) -> Opened:
     """The records of a batch at these offsets, which are in order.
 
     Raises:
@@ -73,7 +73,8 @@ def read(content: bytes, header: BatchHeader, offsets: Sequence[int]) -> Opened:
     view = memoryview(content)
     if checksums.HAS_CRC32C and not checksums.is_intact(view, header):
         raise ValueError(f"its checksum is not {header.crc:#x}: its bytes are damaged")
-    data, start = content, headers.HEADER_BYTES
+    data: memoryview | bytes = content
+    start = headers.HEADER_BYTES
     if header.attributes & headers.COMPRESSION:
         data, start = codecs.decompressed_records(view, header, OPENED_BYTES_MAX), 0
     base = header.base_offset

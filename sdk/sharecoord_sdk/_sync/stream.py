@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import grpc
 
+from sharecoord_sdk._core import frames
 from sharecoord_sdk._core.config import TlsConfig
 from sharecoord_sdk._core.core import Arrival, Connection
 from sharecoord_sdk._core.status import StreamFailure
@@ -126,7 +127,7 @@ class Stream:
         method: Any = channel.stream_stream(
             CONSUME,
             request_serializer=encode,
-            response_deserializer=service_pb.ConsumeResponse.FromString,
+            response_deserializer=frames.read,
         )
         self._sender, self._events = _GrpcThread(), _GrpcThread()
         try:

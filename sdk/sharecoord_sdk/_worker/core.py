@@ -14,6 +14,7 @@ from sharecoord_sdk._core.acks import RENEW, RETURN, AckRange
 from sharecoord_sdk._core.columns import Columns, Span
 from sharecoord_sdk._core.config import ConsumerConfig
 from sharecoord_sdk._core.core import ConsumerCore, Notice
+from sharecoord_sdk._core.frames import Frame
 from sharecoord_sdk._core.outcomes import Reject, Retry
 from sharecoord_sdk._core.records import message_at
 from sharecoord_sdk._proto import share_service_pb2 as service_pb
@@ -333,8 +334,8 @@ class WorkerCore(ConsumerCore):
             if text:
                 self._note(logging.WARNING, text)
 
-    def _batches(self, batches: Sequence[types_pb.RecordBatch], received_at: float) -> None:
-        super()._batches(batches, received_at)
+    def _batches(self, frame: Frame, received_at: float) -> None:
+        super()._batches(frame, received_at)
         self.demand.pace.started(received_at)
 
     def _take_assignment(self, assignment: service_pb.Assignment, now: float) -> None:

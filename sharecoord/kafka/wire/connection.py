@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+import sys
 from collections import deque
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -24,6 +25,10 @@ HEAD_BYTES: Final = 8
 SCRATCH_BYTES: Final = 64 << 10
 """Answers up to this size are read together, as many as come at a time. Larger ones have memory
 of their own; a copy of 64 KiB takes 5 us, as much as a system call."""
+
+RECEIVE_AT_ONCE_BYTES: Final = 256 << 10
+"""So much of a large answer the kernel gathers before it wakes the loop: each time costs as much as
+copying 100 KiB. The kernel makes its buffer large enough, or takes less (`tcp_set_rcvlowat`)."""
 
 GREETING_BYTES_MAX: Final = 1 << 20
 """Largest answer before the broker is known to be one: versions and SASL take a few kilobytes."""
@@ -99,6 +104,10 @@ class Connection(asyncio.BufferedProtocol):
         self._body: memoryview | None = None
         """An answer that is larger than `_scratch`, and is being read."""
         self._filled = 0
+        self._socket: socket.socket | None = None
+        """Where the kernel may be told how much to gather; None: with TLS, and not on Linux."""
+        self._gathered_bytes = 1
+        """What it was told."""
         self._answers = 0
         self.lost = False
         """Whether the broker has ended the connection."""
@@ -225,6 +234,8 @@ class Connection(asyncio.BufferedProtocol):
         assert isinstance(transport, asyncio.Transport)
         transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
         self._transport = transport
+        if sys.platform == "linux" and transport.get_extra_info("sslcontext") is None:
+            self._socket = transport.get_extra_info("socket")
         if self._options.idle_s:
             self._look_again_at(self._used_at_s + self._options.idle_s)
 
@@ -264,6 +275,7 @@ class Connection(asyncio.BufferedProtocol):
             self._take_from_scratch()
             return
         self._filled += nbytes
+        self._gather(len(self._body) - self._filled)
         if self._filled == len(self._body):
             body, self._body = self._body, None
             self._answered(body)
@@ -287,9 +299,17 @@ class Connection(asyncio.BufferedProtocol):
                 self._answered(body)
             else:
                 self._body, self._filled = body, here
+                self._gather(length - here)
         if at:
             self._scratch[: end - at] = self._scratch[at:end]
             self._scratched = end - at
+
+    def _gather(self, missing_bytes: int) -> None:
+        """Asks the kernel to wake us when so much is there of a large answer, or all of it."""
+        wanted_bytes = min(max(missing_bytes, 1), RECEIVE_AT_ONCE_BYTES)
+        if self._socket is not None and wanted_bytes != self._gathered_bytes:
+            self._gathered_bytes = wanted_bytes
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wanted_bytes)
 
     def _expected(self, size: int, head: bytes) -> bool:
         """Whether an answer like this is due; ends the connection if not."""

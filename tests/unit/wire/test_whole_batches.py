@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sharecoord_sdk._core.columns import Columns, HandOut, PartitionKey
-from sharecoord_sdk._core.core import _problem_of
+from sharecoord_sdk._core.core import _problem_of_whole
 from sharecoord_sdk._core.records import Messages, message_at
 
 from sharecoord.core.delivery import Delivery, Slice
@@ -76,8 +76,8 @@ def sent(delivery: Delivery) -> types.RecordBatch:
 
 
 def received(found: types.RecordBatch) -> Columns:
-    assert _problem_of(found) == ""
-    columns = Columns(found, PartitionKey.of(found.partition), 0.0)
+    assert _problem_of_whole(found) == ""
+    columns = Columns(found, PartitionKey.of(found.partition), 0.0, found.whole_batches)
     columns.unpack()
     return columns
 

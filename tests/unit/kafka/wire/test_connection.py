@@ -77,6 +77,42 @@ async def test_an_answer_may_come_byte_by_byte(broker: FakeBroker) -> None:
     connection.close()
 
 
+@pytest.mark.parametrize("is_whole", [True, False], ids=["whole", "cut"])
+async def test_the_last_bytes_of_a_large_answer_do_not_wait_for_more(is_whole: bool) -> None:
+    """The kernel wakes the loop for large pieces; the rest of an answer, or its end, is less."""
+    content = bytes(module.RECEIVE_AT_ONCE_BYTES * 2 + 5)
+    begun, seen, over = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(10)
+        writer.write(framed(1, content)[:-3])
+        await writer.drain()
+        begun.set()
+        await seen.wait()
+        if is_whole:
+            writer.write(content[-3:])
+            await reader.read()
+        writer.close()
+        await writer.wait_closed()
+        over.set()
+
+    async with await asyncio.start_server(serve, "127.0.0.1") as server:
+        endpoint = Endpoint(*server.sockets[0].getsockname())
+        connection = await Connection.open(endpoint, ConnectionOptions(), tls=None)
+        connection.trust()
+        answer = ask(connection)
+        await begun.wait()
+        assert not answer.done()
+        seen.set()
+        if is_whole:
+            assert bytes(await answer) == content
+        else:
+            with pytest.raises(KafkaUnavailableError, match="has closed the connection"):
+                await answer
+        connection.close()
+        await over.wait()
+
+
 async def test_memory_of_an_answer_is_never_used_again(broker: FakeBroker) -> None:
     broker.on(METADATA, lambda request: b"%08d" % request.correlation_id * 20_000)
     connection = await opened(broker)
