@@ -54,6 +54,10 @@ WITHOUT_KAFKA = "none"
 BROKER_START_S = 100.0
 """Seconds when nothing else runs; the whole run hangs on it, so a crowded machine gets its time."""
 
+TOPICS_TIMEOUT_S = 90.0
+"""Longest time to create, fill or delete a topic: the disk of a crowded machine may stand still for
+half a minute."""
+
 BROKER_SESSION_MS = 6_000
 """A crowded machine may stand still for more than the 2 s of `TEST_SETTINGS`, and a broker whose
 session has ended is without leaders for a while; one that is killed comes back so much later."""
@@ -236,7 +240,7 @@ def kafka_broker() -> Iterator[KafkaUnderTest]:
 @pytest.fixture(scope="session")
 def topics(kafka_broker: KafkaUnderTest) -> Topics:
     """Creates, fills, trims and deletes topics of the Kafka under test."""
-    return Topics(kafka_broker.bootstrap_servers)
+    return Topics(kafka_broker.bootstrap_servers, timeout_s=TOPICS_TIMEOUT_S)
 
 
 @pytest.fixture
