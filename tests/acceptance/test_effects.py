@@ -25,8 +25,11 @@ from tests.acceptance.chaos.crew import worker_environment
 from tests.databases import DatabaseUnderTest
 from tests.support import eventually, unique_name
 
+pytestmark = pytest.mark.timeout(240)
+
 RECORDS, HIT = 20, 7
-WAIT_S = 60.0
+WAIT_S = 90.0
+"""Disks of crowded machines have stood still for half a minute."""
 KILL, STOP = signal.SIGKILL, signal.SIGSTOP
 
 
