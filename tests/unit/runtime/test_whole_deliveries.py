@@ -20,6 +20,7 @@ from sharecoord.ingest.open_batches import OpenBatches
 from sharecoord.runtime.partition import whole_batches
 from sharecoord.runtime.partition.record_cache import RecordCache
 from sharecoord.runtime.partition.whole_batches import up_to_a_batch
+from sharecoord.runtime.status.status import StatusBoard
 from sharecoord.testing import fake_log
 from sharecoord.testing.fake_log import FakeRecord
 from sharecoord.testing.harness import STORE_EPOCH_MS
@@ -79,6 +80,20 @@ async def test_a_member_that_opens_gets_batches_that_nobody_has_opened(
         for each in found:
             assert each.size_bytes == sum(len(one.content) for one in each.whole)
     assert opened == []
+
+
+@virtual
+async def test_delivered_records_are_counted_by_their_form() -> None:
+    world = world_with(10)
+    async with world.one_member(max_poll_records=10, opens=ALL) as (coordinator, member):
+        (first,) = await member.take(10)
+        await member.settle(first, AcknowledgeType.RELEASE)
+        assert set(forms(*await member.take(10))) == {0}
+        board = StatusBoard()
+        board.update(coordinator)
+        assert board.latest is not None
+        (place,) = board.latest.partitions
+        assert (place.delivered, place.whole_records) == (20, 10)
 
 
 @virtual
