@@ -286,8 +286,8 @@ class BatchChunk(RecordChunk):
         size = RECORD_OVERHEAD_BYTES * (stop - start)
         for at in range(bisect_right(self._firsts, first) - 1, bisect_right(self._firsts, last)):
             batch = self._batches[at]
-            wanted = min(last, batch.last_offset) - max(first, batch.base_offset) + 1
-            size += self._records_bytes(at) * wanted // (batch.last_offset - batch.base_offset + 1)
+            begin, end = self.span(max(first, batch.base_offset), min(last, batch.last_offset))
+            size += self._records_bytes(at) * (end - begin) // batch.count
         return size
 
     def fitting(

@@ -21,6 +21,7 @@ from sharecoord_batches.headers import (
     CONTROL,
     HEADER_BYTES,
     TRANSACTIONAL,
+    V2,
     BatchHeader,
     batches,
 )
@@ -42,9 +43,6 @@ _ABORT: Final = 0
 CHUNK_BYTES_MAX: Final = 1 << 20
 """Bytes of compressed batches in a chunk, if it has several. A group that looks for scheduled
 records or needs all keys opens a whole chunk, and its deliveries want the batches open still."""
-
-V2: Final = 2
-"""The format of batches; messages have 0 or 1."""
 
 NO_TIMESTAMP: Final = 0
 

@@ -102,6 +102,10 @@ _PLACE_GAUGES = {
 }
 _PLACE_COUNTERS = {
     "delivered": ("sharecoord_delivered_records", "Records sent to members."),
+    "whole_records": (
+        "sharecoord_delivered_whole_records",
+        "Of the records sent to members: those in whole record batches, not as columns.",
+    ),
     "settled": (
         "sharecoord_settled_records",
         "Records whose lock a member's acknowledgement ended.",

@@ -8,7 +8,7 @@ from itertools import chain
 from typing import cast
 
 from sharecoord_batches.opener import encode
-from sharecoord_batches.records import Fields
+from sharecoord_batches.records import Fields, varint
 
 from sharecoord.core import limits
 from sharecoord.core.changes import LANE_MARK, LogId, PartitionKey
@@ -129,14 +129,7 @@ def _encoded(delivery: Delivery) -> bytes | None:
 
 def _prefix(field: int, length: int) -> bytes:
     """Tag and length of a length-delimited field, both as varints."""
-    found = bytearray()
-    for number in (field << 3 | 2, length):
-        rest = number
-        while rest > 0x7F:
-            found.append(rest & 0x7F | 0x80)
-            rest >>= 7
-        found.append(rest)
-    return bytes(found)
+    return varint(field << 3 | 2) + varint(length)
 
 
 class _Prefixes(dict[int, bytes]):

@@ -18,7 +18,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
+import confluent_kafka
 import pytest
+from sharecoord_batches import codecs
 from sharecoord_sdk import Message, ShareConsumer, TopicPartition
 from sharecoord_sdk.admin import AdminClient
 
@@ -27,6 +29,7 @@ from tests.acceptance.chaos.crew import Crew
 from tests.acceptance.chaos.fleet import (
     BUSY_S,
     DRAIN_MAX_S,
+    PARTITIONS,
     FleetScene,
     burnt,
     fleet,
@@ -38,9 +41,10 @@ from tests.acceptance.chaos.load import Load
 from tests.acceptance.chaos.proxy import TcpProxy
 from tests.acceptance.chaos.scene import let_pass, passed
 from tests.acceptance.chaos.verdict import LOCK_MARGIN_S
-from tests.support import eventually, explicit
+from tests.arrivals import Arrived, came
+from tests.support import eventually, explicit, unique_name
 
-__all__ = ["fleet", "shared_fleet", "trio"]
+__all__ = ["came", "fleet", "shared_fleet", "trio"]
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -177,12 +181,116 @@ def test_an_owner_is_killed(trio: FleetScene) -> None:
     assert paused_s <= FAILOVER_MAX_S + others_s
 
 
+BATCH_RECORDS = 200
+"""Of a batch in Kafka; of 500 bytes each, so that batches go whole also without compression."""
+
+WHOLE = {"share.scheduled.delivery": "false", "share.partition.max.record.locks": "400"}
+"""Nobody opens batches, and two of them are under locks at most."""
+
+
+def fill(servers: str, topic: str, first: int) -> int:
+    """Batches with lz4 and without it in each partition, from offset `first` on; where they end."""
+    for at, compression in enumerate(("lz4", "none")):
+        producer = confluent_kafka.Producer(
+            {
+                "bootstrap.servers": servers,
+                "compression.type": compression,
+                "batch.num.messages": BATCH_RECORDS,
+                "linger.ms": 1_000,
+            }
+        )
+        begin = first + at * BATCH_RECORDS
+        for partition in range(PARTITIONS):
+            for offset in range(begin, begin + BATCH_RECORDS):
+                value = b"%d %d " % (partition, offset)
+                producer.produce(topic, value.ljust(500, b"."), partition=partition)
+        assert producer.flush(30.0) == 0
+    return first + 2 * BATCH_RECORDS
+
+
+class Taker:
+    """A consumer that acknowledges each record; `done` are those whose end is confirmed."""
+
+    def __init__(self, consumer: ShareConsumer) -> None:
+        self._consumer = consumer
+        self.done: set[tuple[int, int]] = set()
+
+    def polled(self) -> list[Message]:
+        """Records that were not done, with what the log has there, at their first delivery."""
+        found = self._consumer.poll(1.0).records()
+        for message in found:
+            at = message.partition() or 0, message.offset() or 0
+            assert at not in self.done
+            assert message.delivery_count() == 1
+            assert (message.value() or b"").startswith(b"%d %d " % at)
+        return found
+
+    def settle(self, messages: list[Message]) -> None:
+        """Acknowledges them, and waits until that is durable."""
+        for message in messages:
+            self._consumer.acknowledge(message)
+        assert set(self._consumer.commit_sync(30.0).values()) <= {None}
+        self.done |= {(m.partition() or 0, m.offset() or 0) for m in messages}
+
+
+def whole_of(came: list[Arrived], partitions: set[int]) -> tuple[float, set[int]]:
+    """Of what came of these partitions: the part that came whole, and its compressions."""
+    there = [each for each in came if each.batch.partition.partition in partitions]
+    whole = [each for each in there if each.contents]
+    records, of_whole = (sum(each.batch.record_count for each in x) for x in (there, whole))
+    return of_whole / max(records, 1), set().union(*(each.compressions for each in whole))
+
+
+def test_whole_batches_come_from_an_owner_elsewhere_and_from_the_next(
+    trio: FleetScene, came: list[Arrived]
+) -> None:
+    """A member at a gets them from b, keeps its locks when b is killed, and gets the rest whole."""
+    topic, both = unique_name("t"), {codecs.LZ4, 0}
+    trio.topics.create(topic, partitions=PARTITIONS)
+    with another_group(
+        trio,
+        topic,
+        {"share.scheduled.delivery": "false", "share.partition.max.record.locks": "400"},
+    ) as (group, consumer):
+        taker, end = Taker(consumer), fill(trio.kafka, topic, 0)
+
+        def held() -> list[Message] | None:
+            messages, owners = taker.polled(), trio.owners(group)
+            if owners and any(owners[m.partition() or 0] == "b" for m in messages):
+                return messages
+            taker.settle(messages)
+            return None
+
+        holding = eventually(held, 60.0, "records that b owns")
+        of_b = {partition for partition, owner in trio.owners(group).items() if owner == "b"}
+        eventually(lambda: whole_of(came, of_b)[1] == both, 30.0, "batches of both kinds")
+        assert whole_of(came, of_b)[0] > 0.5
+        trio.processes["b"].kill()
+        end, before = fill(trio.kafka, topic, end), len(came)
+        owners = trio.owned_by(group, "a", "c")
+        taker.settle(holding)
+        assert set(trio.gateways(group).values()) == {"a"}
+
+        def all_done() -> bool:
+            taker.settle(taker.polled())
+            return len(taker.done) == PARTITIONS * end
+
+        eventually(all_done, 60.0, "all records")
+        part, compressions = whole_of(came[before:], of_b)
+        assert (part > 0.5, compressions) == (True, both), owners
+    trio.topics.delete(topic)
+
+
 @contextmanager
-def another_group(fleet: FleetScene, topic: str) -> Iterator[tuple[str, ShareConsumer]]:
+def another_group(
+    fleet: FleetScene, topic: str, configs: Mapping[str, str] | None = None
+) -> Iterator[tuple[str, ShareConsumer]]:
     """A group with one member, whose locks last for a minute; its stream is at a."""
     address, group = fleet.processes["a"].address, fleet.new_group(topic)
     with AdminClient({"bootstrap.servers": address}) as admin:
-        admin.alter_group_configs(group, {"share.record.lock.duration.ms": "60000"})
+        admin.alter_group_configs(
+            group, {"share.record.lock.duration.ms": "60000", **(configs or {})}
+        )
     with ShareConsumer(explicit(address, group)) as consumer:
         consumer.subscribe([topic])
         yield group, consumer

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 from sharecoord_sdk import AcknowledgeType, AdminClient, Message, ShareConsumer
 from sharecoord_sdk._core import whole
-from sharecoord_sdk._core.core import ConsumerCore
-from sharecoord_sdk._proto import share_types_pb2 as types_pb
 
 from sharecoord.devenv.coordinator import CoordinatorProcess
+from tests.arrivals import Arrived, came
 from tests.conftest import TopicFactory
 from tests.integration.test_raw_batches import CODECS, TIMEOUT_S, producer, seen
 from tests.support import KafkaUnderTest, eventually, poll_until, unique_name
+
+__all__ = ["came"]
 
 RECORDS = 700
 
@@ -39,20 +40,6 @@ def consumers(coordinator: CoordinatorProcess) -> Iterator[Consumers]:
             return made
 
         yield make
-
-
-@pytest.fixture
-def came(monkeypatch: pytest.MonkeyPatch) -> list[types_pb.RecordBatch]:
-    """What came to all consumers."""
-    found: list[types_pb.RecordBatch] = []
-    batches = ConsumerCore._batches
-
-    def noting(core: ConsumerCore, arrived: Any, received_at: float) -> None:
-        found.extend(arrived)
-        batches(core, arrived, received_at)
-
-    monkeypatch.setattr(ConsumerCore, "_batches", noting)
-    return found
 
 
 def fill(servers: str, topic: str, compression: str) -> None:
@@ -80,7 +67,7 @@ def test_both_forms_say_what_librdkafka_says(
     kafka_broker: KafkaUnderTest,
     topic: TopicFactory,
     consumers: Consumers,
-    came: list[types_pb.RecordBatch],
+    came: list[Arrived],
     compression: str,
 ) -> None:
     name = topic()
@@ -91,7 +78,7 @@ def test_both_forms_say_what_librdkafka_says(
         consumer = consumers(unique_name("g"), name, **{"sharecoord.record.batches": form})
         got = poll_until(consumer, RECORDS)
         assert [row(message) for message in got] == wanted
-        unopened = sum(each.record_count for each in came if each.whole_batches)
+        unopened = sum(each.batch.record_count for each in came if each.contents)
         if form == "false" or compression == "none":
             # Small batches that are not compressed go as columns.
             assert unopened == 0
@@ -104,7 +91,7 @@ def test_members_of_both_kinds_work_off_a_topic_and_what_was_released_comes_agai
     kafka_broker: KafkaUnderTest,
     topic: TopicFactory,
     consumers: Consumers,
-    came: list[types_pb.RecordBatch],
+    came: list[Arrived],
     compression: str,
 ) -> None:
     name, group = topic(), unique_name("g")
@@ -132,9 +119,9 @@ def test_members_of_both_kinds_work_off_a_topic_and_what_was_released_comes_agai
     eventually(work, 60, what="all records")
     assert [done[at] for at in sorted(done)] == seen(kafka_broker.bootstrap_servers, name)
     assert {at for at, count in counts.items() if count == 2} == set(range(0, RECORDS, 13))
-    again = [each for each in came if each.ranges[0].delivery_count > 1]
+    again = [each for each in came if each.batch.ranges[0].delivery_count > 1]
     assert again
-    assert not any(each.whole_batches for each in again)
+    assert not any(each.contents for each in again)
 
 
 def test_of_transactions_only_what_was_committed_comes(

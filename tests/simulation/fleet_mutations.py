@@ -95,9 +95,9 @@ def _still_lent(lent_credit: LentCredit, owner_id: str) -> None:
     lent_credit._loans.setdefault(owner_id, Loan())
 
 
-def _lent_twice(lent_credit: LentCredit, room: int, *args: Any) -> list[CreditChange]:
+def _lent_twice(lent_credit: LentCredit, room: int, *args: Any, **how: bool) -> list[CreditChange]:
     """What is lent already is lent to the next one too."""
-    return _balance(lent_credit, room + lent_credit.lent, *args)
+    return _balance(lent_credit, room + lent_credit.lent, *args, **how)
 
 
 _balance = LentCredit.balance

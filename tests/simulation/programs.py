@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from sharecoord_sdk import AcknowledgeType, KafkaException
+from sharecoord_sdk._core import frames
 from sharecoord_sdk._core.columns import AckDetails, Columns, PartitionKey, Span
 from sharecoord_sdk._core.config import read_config
 from sharecoord_sdk._core.core import Connection, ConsumerCore
@@ -325,10 +326,9 @@ class Program:
         """A message of the coordinator: the judge hears of it first."""
         if stream is not self.stream:
             return
-        response = service.ConsumeResponse.FromString(frame)
         if not self.has_left:
-            self._tell(stream, response, sent_s)
-        self._core.received(stream.generation, response, self._now())
+            self._tell(stream, service.ConsumeResponse.FromString(frame), sent_s)
+        self._core.received(stream.generation, frames.read(frame), self._now())
         self._wake.set()
 
     def _tell(

@@ -10,7 +10,7 @@ import zlib
 from typing import Final
 
 from sharecoord_batches.errors import CodecMissingError
-from sharecoord_batches.headers import BatchHeader
+from sharecoord_batches.headers import V2, BatchHeader
 
 try:
     import crc32c
@@ -33,7 +33,7 @@ def is_intact(data: memoryview, header: BatchHeader) -> bool:
     Raises:
         CodecMissingError: crc32c is not installed; messages need only the standard library.
     """
-    if header.magic < 2:
+    if header.magic < V2:
         found = zlib.crc32(data[header.start + MESSAGE_COVERED_FROM : header.end])
     elif not HAS_CRC32C:
         text = "install the extra, sharecoord-batches[checksums] (it brings crc32c)"

@@ -19,6 +19,7 @@ __all__ = [
     "HEADER_BYTES",
     "TRANSACTIONAL",
     "UNKNOWN",
+    "V2",
     "BatchHeader",
     "batches",
 ]
@@ -43,6 +44,9 @@ APPEND_TIME: Final = 0x08
 TRANSACTIONAL: Final = 0x10
 CONTROL: Final = 0x20
 
+V2: Final = 2
+"""The format of batches; messages have 0 or 1."""
+
 UNKNOWN: Final = -1
 """What only the records tell: base offset and count of a compressed message of v0 or v1."""
 
@@ -66,7 +70,7 @@ class BatchHeader(NamedTuple):
     producer_id: int
     """-1 = none."""
     magic: int
-    """The format: 2, or 1 and 0 for messages."""
+    """The format: `V2`, or 1 and 0 for messages."""
 
 
 def batches(data: memoryview) -> Iterator[BatchHeader]:
@@ -86,7 +90,7 @@ def batches(data: memoryview) -> Iterator[BatchHeader]:
                 base, length, epoch, magic, crc, attributes, last_delta, first_ts, max_ts,
                 producer, _, _, count,
             ) = unpack(data, at)  # fmt: skip
-            if magic == 2:
+            if magic == V2:
                 stop = at + BEFORE_LENGTH + length
                 if stop > end:
                     return
@@ -111,7 +115,7 @@ def batches(data: memoryview) -> Iterator[BatchHeader]:
                         first_ts,
                         max_ts,
                         producer,
-                        2,
+                        V2,
                     ),
                 )
                 at = stop
@@ -128,10 +132,10 @@ def _message(data: memoryview, at: int, end: int) -> BatchHeader | None:
     if end - at < MESSAGE.size:
         return None
     offset, length, crc, magic, attributes = MESSAGE.unpack_from(data, at)
-    if not 0 <= magic <= 2:
+    if not 0 <= magic <= V2:
         raise UnknownFormatError(f"the batch at offset {offset} has the unknown format v{magic}")
     stop = at + BEFORE_LENGTH + length
-    if magic == 2 or stop > end:
+    if magic == V2 or stop > end:
         return None
     if length < MESSAGE_LENGTH_MIN[magic] or offset < 0:
         raise BrokenBatchError(f"the header of the message at offset {offset} is not possible")

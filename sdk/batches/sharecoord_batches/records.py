@@ -22,6 +22,7 @@ __all__ = [
     "columns",
     "encode",
     "has_header",
+    "varint",
 ]
 
 RECORD_BYTES_MIN: Final = 7
@@ -136,7 +137,7 @@ def encode(parts: Sequence[Part], fields: Fields) -> Encoded:
     first, last = offsets[0], offsets[-1]
     out: list[bytes] = []
     if last - first != len(offsets) - 1:
-        out += _field(fields.deltas, b"".join([_varint(offset - first) for offset in offsets]))
+        out += _field(fields.deltas, b"".join([varint(offset - first) for offset in offsets]))
     times_column = b"".join(map(_Varints().__getitem__, timestamps))
     out += _field(fields.timestamps, times_column)
     payload, null_bits = 0, list[bytes]()
@@ -445,7 +446,7 @@ class _Varints(dict[int, bytes]):
     """The encodings of numbers, each made once: timestamps of neighbours are often equal."""
 
     def __missing__(self, number: int) -> bytes:
-        made = self[number] = _varint(number % _INT64)
+        made = self[number] = varint(number % _INT64)
         return made
 
 
@@ -454,14 +455,15 @@ class _Heads(dict[int, bytes]):
 
     def __init__(self, field: int) -> None:
         super().__init__()
-        self._tag = _varint(field << 3 | 2)
+        self._tag = varint(field << 3 | 2)
 
     def __missing__(self, length: int) -> bytes:
-        made = self[length] = self._tag + _varint(length)
+        made = self[length] = self._tag + varint(length)
         return made
 
 
-def _varint(number: int) -> bytes:
+def varint(number: int) -> bytes:
+    """A number that is not negative as protobuf and Kafka write it, seven bits in each byte."""
     out = bytearray()
     while number > 0x7F:
         out.append(number & 0x7F | 0x80)
@@ -471,7 +473,7 @@ def _varint(number: int) -> bytes:
 
 
 def _field(number: int, content: bytes) -> tuple[bytes, bytes, bytes]:
-    return _varint(number << 3 | 2), _varint(len(content)), content
+    return varint(number << 3 | 2), varint(len(content)), content
 
 
 def _put_entries(out: list[bytes], field: int, column: Sequence[bytes | None]) -> int:
@@ -510,7 +512,7 @@ def _put_headers(out: list[bytes], fields: Fields, headers: list[tuple[int, Head
     records, entries, values = map(_Heads, (fields.headers, fields.entries, fields.value))
     names = _Names(fields.name)
     for index, each in headers:
-        pieces = [_varint(fields.index << 3), _varint(index)] if index else []
+        pieces = [varint(fields.index << 3), varint(index)] if index else []
         for name, value in each:
             entry = names[name] if value is None else names[name] + values[len(value)] + value
             pieces += entries[len(entry)], entry

@@ -25,7 +25,6 @@ OPENED_BYTES_MAX: Final = 128 * 1024 * 1024
 RECORDS_MAX: Final = 100_000
 
 _NONE: Final = 0
-_V2: Final = 2
 
 #: `sharecoord_batches.headers.BatchHeader`.
 BatchHeader: TypeAlias = Any
@@ -59,7 +58,7 @@ def header_of(content: memoryview | bytes) -> BatchHeader:
         ValueError: It is no batch.
     """
     found = next(headers.batches(memoryview(content)), None)
-    if found is None or found.end != len(content) or found.magic != _V2:
+    if found is None or found.end != len(content) or found.magic != headers.V2:
         raise ValueError(f"{len(content)} bytes are no record batch of format v2")
     return found
 

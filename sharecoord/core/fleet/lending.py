@@ -63,7 +63,7 @@ class LentCredit:
         return loan.open if loan else 0
 
     def balance(
-        self, room: int, owners: Sequence[str], hungry: Collection[str]
+        self, room: int, owners: Sequence[str], hungry: Collection[str], *, lends: bool = True
     ) -> list[CreditChange]:
         """Brings the lent credit close to equal parts, after any change; returns the changes.
 
@@ -71,6 +71,7 @@ class LentCredit:
             room: Records that the member can take now, lent ones included.
             owners: Owners of the share-partitions that the member wants, perhaps with `HERE`.
             hungry: Owners that have more records than they may deliver.
+            lends: Whether room that is free now is lent; else it is left to grow.
         """
         wanting = [owner for owner in owners if owner in hungry] or list(owners)
         if not wanting:
@@ -88,11 +89,11 @@ class LentCredit:
             if more <= 0 or loan.recalled:
                 continue
             given = min(more, free)
-            if given:
-                free -= given
+            free -= given
+            missing += more - given
+            if given and lends:
                 loan.total += given
                 changes.append(CreditChange(owner, loan.total, recalls=False))
-            missing += more - given
         missing += max(0, parts.get(HERE, 0) - max(0, room - self.lent))
         if missing:
             changes += self._recalls(parts, missing)

@@ -251,9 +251,11 @@ class Gateway(OwnerLinks):
             owners.append(HERE)
             if has_backlog:
                 hungry.add(HERE)
-        room = session.room(group.held(session))
+        held = group.held(session)
+        room, lends = session.room(held), session.lends_more(held)
         bytes_each = session.credit.left_bytes // max(1, len(owners))
-        self._order(session, session.away.credit.balance(room, owners, hungry), bytes_each)
+        orders = session.away.credit.balance(room, owners, hungry, lends=lends)
+        self._order(session, orders, bytes_each)
 
     def forget_ended(self) -> None:
         """Frees members' room of records on which no lock can be left."""

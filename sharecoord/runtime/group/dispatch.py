@@ -201,8 +201,12 @@ class Dispatcher:
 
     def _count(self, session: Session) -> None:
         """Updates `holds_total` by one member."""
-        self.holds_total += session.holds_max - self._holds.get(session, 0)
-        self._holds[session] = session.holds_max
+        holds = session.holds_max
+        if session.is_lent:
+            # Its gateway knows its pace: here the way there and back is in it.
+            holds = max(holds, self._held(session) + session.credit.left_records)
+        self.holds_total += holds - self._holds.get(session, 0)
+        self._holds[session] = holds
 
     def _waits_no_more(self, session: Session) -> None:
         """Takes a member out of all queues; gateways may have to hear that nobody waits."""

@@ -306,12 +306,20 @@ class Session:
     def wants(self, held: int) -> int:
         """How many records it is worth to send the member now; `held` as of `takes`."""
         taken = self.takes(held)
-        if taken <= 0 or self.is_lent:
-            return taken
+        return taken if taken <= 0 or self.is_lent or self._is_worth_it(held) else 0
+
+    def lends_more(self, held: int) -> bool:
+        """Whether it is worth to lend other owners more for the member; `held` as of `takes`.
+
+        Owners send what they were lent at once, so what is lent decides how large their messages
+        are. Some of them have nothing to send: a member that holds little does not wait for them.
+        """
+        return held <= self._ceiling // 2 or self._is_worth_it(held)
+
+    def _is_worth_it(self, held: int) -> bool:
         ceiling = self._ceiling
         lent = self.away.credit.lent if self.away else 0
-        is_worth_it = ceiling - held - lent >= self.pace.refill(ceiling, self._record_bytes)
-        return taken if is_worth_it else 0
+        return ceiling - held - lent >= self.pace.refill(ceiling, self._record_bytes)
 
     def takes(self, held: int) -> int:
         """How many records the member may get now; `held` it holds in all partitions."""

@@ -40,6 +40,8 @@ class PartitionFigures:
     window_ranges: int
     delivered: int = 0
     """Records sent to members since the process started."""
+    whole_records: int = 0
+    """Of these: the ones in whole record batches."""
     settled: int = 0
     """Records that members settled since the process started."""
     memory_bytes: int = 0
@@ -206,6 +208,7 @@ def _figures(coordinator: Coordinator) -> list[PartitionFigures]:
                     lag=lag,
                     window_ranges=len(window.ranges) if window else 0,
                     delivered=actor.totals.delivered,
+                    whole_records=actor.whole_records,
                     settled=actor.totals.acknowledged,
                     memory_bytes=partition_bytes(actor),
                     held_back=actor.log.held_back,

@@ -70,3 +70,12 @@ def test_a_broken_way_frees_what_was_lent() -> None:
     lent_credit.forget("a")
     assert lent_credit.lent == 0
     assert lent_credit.balance(10, ["b"], {"b"}) == [lend("b", 10)]
+
+
+def test_room_that_is_left_to_grow_is_not_lent_and_nobody_is_asked_for_it() -> None:
+    lent_credit = LentCredit()
+    assert lent_credit.balance(3, ["a", "b"], {"a"}, lends=False) == []
+    assert lent_credit.lent == 0
+    assert lent_credit.balance(8, ["a", "b"], {"a"}) == [lend("a", 8)]
+    # What another owner needs is asked for all the same.
+    assert lent_credit.balance(8, ["a", "b"], {"b"}, lends=False) == [recall("a", 8)]

@@ -258,6 +258,17 @@ def test_gaps_inside_a_batch_do_not_make_its_records_smaller() -> None:
     assert one(far).fitting(0, 2, 1_500)[0] == 1
 
 
+@pytest.mark.parametrize("codec", [0, 3])
+def test_gaps_inside_a_batch_do_not_make_its_records_count_for_less(codec: int) -> None:
+    """As columns of the same records count, but for a few bytes; so does a part of them."""
+    near = batch([Rec(at, b"x" * 1_000) for at in range(4)], codec=codec)
+    ends = (4, b"x" * 1_000), (9_999, b"x" * 1_000)
+    chunk = one(near, batch([Rec(*each) for each in ends], base=4, last=20_000, codec=codec))
+    for start, stop in ((0, 6), (3, 5), (4, 6), (5, 6)):
+        each_bytes = chunk.payload_bytes(start, stop) // (stop - start)
+        assert 1_000 + 160 <= each_bytes <= 1_040 + 160
+
+
 def test_batches_that_stay_whole_are_not_opened_and_end_where_they_end() -> None:
     packed = [
         batch([Rec(base + n, b"x" * 1_000) for n in range(10)], base=base, codec=4)

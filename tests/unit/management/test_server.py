@@ -63,6 +63,7 @@ SNAPSHOT = Snapshot(
             lag=None,
             window_ranges=3,
             delivered=40,
+            whole_records=25,
             settled=30,
             held_back=True,
             blocked=6,
@@ -89,6 +90,7 @@ REFUSED = '{export_group="taken",group="h",reason="GROUP_NOT_EMPTY"}'
 PLACE = '{group="g",partition="0",topic="t"}'
 LINES = {
     f"sharecoord_delivered_records_total{PLACE} 40.0",
+    f"sharecoord_delivered_whole_records_total{PLACE} 25.0",
     f"sharecoord_settled_records_total{PLACE} 30.0",
     f"sharecoord_held_back{PLACE} 1.0",
     f"sharecoord_dead_letters_total{PLACE} 3.0",

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 
-from sharecoord.core.delivery import Delivery
+import pytest
+
+from sharecoord.core.delivery import Delivery, PartitionResult
 from sharecoord.core.dispatch.pace import (
     FIRST_RECORDS_MAX,
     PREFETCH_RECORDS_MAX,
     REFILL_MS,
     REFILL_PART,
 )
+from sharecoord.core.records import RECORD_OVERHEAD_BYTES
 from sharecoord.testing.harness import FakeMember
 from sharecoord.testing.virtual_time import virtual
+from tests.unit.runtime.fleets import joined_fleet
 from tests.unit.runtime.worlds import now_s, offsets, until, world_with
 from tests.world import running
 
@@ -111,3 +115,57 @@ async def test_a_credit_for_few_records_is_kept_to() -> None:
         first = await member.next_delivery()
         assert await freed_by(member, first, 500, 1) == [10]
         assert member.received == 510
+
+
+# -- of another coordinator -----------------------------------------------------------------------
+
+
+async def deliveries_of(member: FakeMember, records: int, each: int, record_us: int) -> int:
+    """Works, with a word for `each` records, until it has had so many; returns its deliveries."""
+    words: list[asyncio.Task[PartitionResult]] = []
+    done = deliveries = 0
+    while done < records:
+        delivery = await member.next_delivery()
+        deliveries += 1
+        first, last = delivery.ranges[0].first, delivery.ranges[-1].last
+        for start in range(first, last + 1, each):
+            end = min(last, start + each - 1)
+            busy_us = record_us * (end - start + 1)
+            await asyncio.sleep(busy_us / 1e6)
+            word = member.acknowledge(delivery, first=start, last=end, busy_us=busy_us)
+            words.append(asyncio.create_task(word))
+        done += delivery.records
+    await asyncio.gather(*words)
+    return deliveries
+
+
+@pytest.mark.parametrize(
+    ("records", "each", "record_us"), [(3_000, 1, 500), (10_000, 10, 50), (50_000, 500, 2)]
+)
+@virtual
+async def test_a_member_of_another_coordinator_gets_no_smaller_deliveries(
+    records: int, each: int, record_us: int
+) -> None:
+    found: dict[bool, int] = {}
+    for name in "ab":
+        async with joined_fleet(world_with(2 * records), "a", "b", at=name) as (fleet, member):
+            deliveries = await deliveries_of(member, records, each, record_us)
+            found[bool(fleet.owned()[name])] = deliveries
+    assert found[False] <= 1.1 * found[True]
+
+
+@virtual
+async def test_a_member_that_holds_little_waits_for_no_owner_that_can_send_nothing() -> None:
+    """The owner has no bytes left for the records that it was lent, and many of these."""
+    wishes = {"at": "a", "max_poll_records": 100, "credit_bytes": RECORD_OVERHEAD_BYTES}
+    world = world_with(0)
+    async with joined_fleet(world, "a", "b", **wishes) as (fleet, member):
+        for _ in range(20):
+            world.log.append("orders", 10)
+            session, delivery = member.joined_session, await member.next_delivery(timeout_s=5)
+            await member.acknowledge(delivery, busy_us=1)
+            assert session.away is not None
+            assert 100 - session.away.credit.lent < session.pace.refill(100, 0)
+            session.credit.size_bytes = session.credit.delivered_bytes + RECORD_OVERHEAD_BYTES
+            member.joined_group.dispatcher.offer(session)
+        assert fleet.owned() == {"a": set(), "b": {0}}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,9 +18,11 @@ from sharecoord.core.states import AcknowledgeType
 from sharecoord.ingest.batch_chunk import Source
 from sharecoord.ingest.log_bytes import LogBytes
 from sharecoord.ingest.open_batches import OpenBatches
+from sharecoord.runtime.fleet.gateway import Gateway
 from sharecoord.runtime.partition import whole_batches
 from sharecoord.runtime.partition.record_cache import RecordCache
 from sharecoord.runtime.partition.whole_batches import up_to_a_batch
+from sharecoord.runtime.status.status import StatusBoard
 from sharecoord.testing import fake_log
 from sharecoord.testing.fake_log import FakeRecord
 from sharecoord.testing.harness import STORE_EPOCH_MS
@@ -79,6 +82,20 @@ async def test_a_member_that_opens_gets_batches_that_nobody_has_opened(
         for each in found:
             assert each.size_bytes == sum(len(one.content) for one in each.whole)
     assert opened == []
+
+
+@virtual
+async def test_delivered_records_are_counted_by_their_form() -> None:
+    world = world_with(10)
+    async with world.one_member(max_poll_records=10, opens=ALL) as (coordinator, member):
+        (first,) = await member.take(10)
+        await member.settle(first, AcknowledgeType.RELEASE)
+        assert set(forms(*await member.take(10))) == {0}
+        board = StatusBoard()
+        board.update(coordinator)
+        assert board.latest is not None
+        (place,) = board.latest.partitions
+        assert (place.delivered, place.whole_records) == (20, 10)
 
 
 @virtual
@@ -196,6 +213,23 @@ async def test_an_owner_knows_what_the_member_of_a_gateway_opens() -> None:
         assert {each.key.partition for each in found} == {0, 1}
         assert sum(map(len, fleet.owned().values())) == 2
         assert sum(forms(*found)) == 4
+
+
+@virtual
+async def test_an_owner_that_is_told_nothing_of_batches_sends_columns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As by a gateway of an older release; nor does an owner of one hear what it is told."""
+    member_up = Gateway._member_up
+    monkeypatch.setattr(
+        Gateway, "_member_up", lambda *told: replace(member_up(*told), opens=frozenset())
+    )
+    world = world_with(10, partitions=8)
+    async with joined_fleet(world, "a", "b", max_poll_records=80, opens=ALL) as (fleet, member):
+        found = await member.take(80)
+        owned = fleet.owned()
+        assert {each.key.partition for each in found if each.whole} == owned["a"] != set()
+        assert {each.key.partition for each in found if not each.whole} == owned["b"] != set()
 
 
 @virtual
