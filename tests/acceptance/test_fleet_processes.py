@@ -247,11 +247,7 @@ def test_whole_batches_come_from_an_owner_elsewhere_and_from_the_next(
     """A member at a gets them from b, keeps its locks when b is killed, and gets the rest whole."""
     topic, both = unique_name("t"), {codecs.LZ4, 0}
     trio.topics.create(topic, partitions=PARTITIONS)
-    with another_group(
-        trio,
-        topic,
-        {"share.scheduled.delivery": "false", "share.partition.max.record.locks": "400"},
-    ) as (group, consumer):
+    with another_group(trio, topic, WHOLE) as (group, consumer):
         taker, end = Taker(consumer), fill(trio.kafka, topic, 0)
 
         def held() -> list[Message] | None:
