@@ -12,7 +12,7 @@ from sharecoord.core.window.window import Edit, RangeState, Window
 from sharecoord.runtime.admin.descriptions import Description
 from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.runtime.kernel.budget import GroupBudget, MemoryBudget, MemoryLimits
-from sharecoord.runtime.memory.use import RANGE_BYTES, MemoryLevel, range_bytes
+from sharecoord.runtime.memory.use import RANGE_BYTES, MemoryLevel, range_bytes, use_of
 from sharecoord.runtime.partition.record_cache import RecordCache
 from sharecoord.runtime.status.status import StatusBoard
 from sharecoord.testing.fake_log import FakeRecord, build_chunk
@@ -43,6 +43,22 @@ async def accept_all(world: World, coordinator: Coordinator, count: int) -> list
         seen += offsets(delivery)
         await member.settle(delivery)
     return seen
+
+
+@virtual
+async def test_what_a_delivery_has_alone_counts_until_it_is_a_message() -> None:
+    world = world_of(100)
+    async with limited(world, MemoryLimits(LIMIT_BYTES)) as coordinator:
+        await world.joined(coordinator, "worker", max_poll_records=20)
+        group = coordinator.groups["g"]
+        await until(lambda: any(a.sending for a in group.partitions.values()), step_s=0.0001)
+        actor = actor_of(coordinator, "orders", 0)
+        delivery = sum(effect.delivery.size_bytes for effect in actor.sending)
+        assert use_of(group).send_buffers == delivery
+        assert actor.log.give_up() > 0
+        assert use_of(group).send_buffers == delivery + READ_BYTES
+        await until(lambda: not actor.sending, step_s=0.0001)
+        assert use_of(group).send_buffers == 0
 
 
 # -- reading --------------------------------------------------------------------------------------
