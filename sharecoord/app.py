@@ -286,6 +286,7 @@ class Application:
             log_json=logs_json(config),
         )
         producers = Producers(settings, refusals)
+        self.board.producers = lambda: producers.figures
         self._stack.push_async_callback(producers.close)
         return producers
 

@@ -638,6 +638,19 @@ class PeerNetwork(Protocol):
         """Ends every link."""
 
 
+class ProducerFigures(NamedTuple):
+    """The process that produces dead letters and exports offsets."""
+
+    is_running: bool
+    """Whether there is one; it is started by the first call, and ends without calls."""
+    is_down: bool
+    """Whether it ended under calls, or could not be started, and none has proven itself since."""
+    restarts: int
+    """How often it ended by itself or could not be started."""
+    waiting_bytes: int
+    """Bytes that it has not taken yet."""
+
+
 class EventFigures(NamedTuple):
     """Numbers of events since the process started."""
 

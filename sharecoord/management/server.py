@@ -20,7 +20,7 @@ from starlette.routing import Route
 
 from sharecoord import __version__
 from sharecoord.errors import InvalidConfigError
-from sharecoord.ports import EventFigures
+from sharecoord.ports import EventFigures, ProducerFigures
 from sharecoord.runtime.memory.use import MemoryFigures, MemoryLevel
 from sharecoord.runtime.status.status import (
     GroupFigures,
@@ -75,6 +75,8 @@ class BoardCollector(Collector):
             yield from _memory(snapshot.memory)
         if snapshot.events is not None:
             yield from _events(snapshot.events)
+        if snapshot.producers is not None:
+            yield from _producers(snapshot.producers)
         yield from _by_place(snapshot.partitions)
 
 
@@ -237,6 +239,30 @@ def _events(figures: EventFigures) -> Iterable[Metric]:
     yield GaugeMetricFamily(
         "sharecoord_events_waiting_bytes",
         "Events that wait for the writer.",
+        value=figures.waiting_bytes,
+    )
+
+
+def _producers(figures: ProducerFigures) -> Iterable[Metric]:
+    """Metrics of the process that produces dead letters and exports offsets."""
+    yield GaugeMetricFamily(
+        "sharecoord_producers_running",
+        "1 = the process of producers runs, 0 = nobody needs it, or it ended.",
+        value=figures.is_running,
+    )
+    yield GaugeMetricFamily(
+        "sharecoord_producers_down",
+        "1 = the process of producers is needed and ends, or can not be started; the log says why.",
+        value=figures.is_down,
+    )
+    yield CounterMetricFamily(
+        "sharecoord_producers_restarts",
+        "How often the process of producers ended by itself or could not be started.",
+        value=figures.restarts,
+    )
+    yield GaugeMetricFamily(
+        "sharecoord_producers_waiting_bytes",
+        "Dead letters and calls that the process of producers has not taken yet.",
         value=figures.waiting_bytes,
     )
 

@@ -22,7 +22,7 @@ import structlog
 from sharecoord.core.letters.dead_letters import OutboxMark
 from sharecoord.errors import KafkaUnavailableError, SharecoordError, UnauthorizedError
 from sharecoord.kafka.refusals import COMMIT, Refusals
-from sharecoord.ports import CommittedOffset, OutgoingMessage
+from sharecoord.ports import CommittedOffset, OutgoingMessage, ProducerFigures
 from sharecoord.producing import frames
 from sharecoord.producing.frames import (
     Answer,
@@ -58,7 +58,13 @@ Done = Callable[[SharecoordError | None, Any], None]
 class _Process:
     """A process, from its start to its end."""
 
-    def __init__(self, settings: ProducerSettings, heard_closed: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        settings: ProducerSettings,
+        heard_closed: Callable[[int], None],
+        ended: Callable[[bool], None],
+    ) -> None:
+        """Starts it; `ended` is told that it ended by itself, and whether somebody waited."""
         self._loop = asyncio.get_running_loop()
         ours, theirs = socket.socketpair()
         # Blocked until the child ignores them: it ends when the socket does.
@@ -76,6 +82,8 @@ class _Process:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
             theirs.close()
         self._heard_closed = heard_closed
+        self._ended = ended
+        self._has_answered = False
         self._numbers = itertools.count(1)
         self._waiting: dict[int, Done] = {}
         self._frames = FrameWriter()
@@ -100,6 +108,11 @@ class _Process:
     def lived_s(self) -> float:
         """How old it is, or was."""
         return (self.gone_s or self._loop.time()) - self._began_s
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether it lives, and is not one of those that end again and again."""
+        return self.gone_s is None and (self._has_answered or self.lived_s >= RESTART_MAX_S)
 
     def post(self, name: str, arguments: Sequence[Any], done: Done) -> None:
         """Sends a call; `done` is told the answer, in a later turn of the loop."""
@@ -127,12 +140,14 @@ class _Process:
             code = await asyncio.to_thread(self.process.wait)
             if not self.ending:
                 log.error("the process of producers ended; it is started again", exit_code=code)
+                self._ended(bool(self._waiting))
             waiting, self._waiting = self._waiting, {}
             for done in waiting.values():
                 self._loop.call_soon(done, _died(), None)
 
     def _hear(self, answer: Answer) -> None:
         number, error, value, closed = answer
+        self._has_answered = True
         for outbox in closed:
             self._heard_closed(outbox)
         done = self._waiting.pop(number)
@@ -151,6 +166,9 @@ class Producers:
         self._not_before_s = 0.0
         self._pause_s = 0.0
         self._closing = False
+        self._restarts = 0
+        self._failed = False
+        """Whether the last process ended while somebody waited, or could not be started."""
         self._timer: asyncio.TimerHandle | None = None
         self.dead_letters = ProcessDeadLetters(self)
         self.offsets_export = ProcessOffsetsExport(
@@ -167,6 +185,17 @@ class Producers:
     def unsent_bytes(self) -> int:
         """Memory of messages that the process has not taken yet."""
         return 0 if self._process is None else self._process.unsent_bytes
+
+    @property
+    def figures(self) -> ProducerFigures:
+        """For metrics."""
+        found = self._process
+        return ProducerFigures(
+            is_running=self.pid is not None,
+            is_down=self._failed and not (found is not None and found.is_proven),
+            restarts=self._restarts,
+            waiting_bytes=self.unsent_bytes,
+        )
 
     async def check(self) -> None:
         """Lets librdkafka look at all settings, also those that only producers need.
@@ -222,8 +251,9 @@ class Producers:
             if loop.time() < self._not_before_s:
                 raise _died()
             try:
-                self._process = _Process(self._settings, self._heard_closed)
+                self._process = _Process(self._settings, self._heard_closed, self._note_end)
             except OSError as error:
+                self._note_end(somebody_waited=True)
                 self._not_before_s = loop.time() + RESTART_S
                 raise KafkaUnavailableError(
                     f"the process that produces dead letters can not be started: {error}",
@@ -231,6 +261,11 @@ class Producers:
                 ) from error
             self._look_later()
         return self._process
+
+    def _note_end(self, somebody_waited: bool) -> None:  # noqa: FBT001 - a callback
+        """A process ended by itself, or could not be started."""
+        self._restarts += 1
+        self._failed = somebody_waited
 
     def _bury(self, found: _Process, gone_s: float) -> None:
         """A process has died: the next one comes after a pause."""
@@ -261,6 +296,7 @@ class Producers:
 
     def _end_process(self) -> None:
         found, self._process = self._process, None
+        self._failed = False
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -143,6 +143,48 @@ async def test_a_process_that_dies_fails_what_waits_and_comes_back(
         assert producers.pid not in (None, first)
 
 
+async def test_figures_tell_whether_it_runs_and_how_often_it_ended(
+    mock_cluster: MockCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "RESTART_S", 0.01)
+    servers, topic = made(mock_cluster)
+    async with producing(servers) as producers:
+        assert producers.figures == (False, False, 0, 0)
+        assert await sent(producers, topic) is None
+        assert producers.figures == (True, False, 0, 0)
+        assert producers.pid is not None
+        # With nobody waiting it is missed by nobody.
+        os.kill(producers.pid, signal.SIGKILL)
+        await eventually_async(lambda: producers.figures.restarts == 1, WAIT_S)
+        assert producers.figures == (False, False, 1, 0)
+        await asyncio.sleep(0.05)
+        waits = sent(producers, topic)
+        assert producers.figures.waiting_bytes > 0
+        os.kill(producers.pid or 0, signal.SIGKILL)
+        assert isinstance(await waits, KafkaUnavailableError)
+        assert producers.figures[:3] == (False, True, 2)
+        await asyncio.sleep(0.05)
+        assert await sent(producers, topic) is None
+        assert producers.figures[:3] == (True, False, 2)
+
+
+async def test_figures_tell_that_it_can_not_be_started(
+    mock_cluster: MockCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "RESTART_S", 0.01)
+    servers, topic = made(mock_cluster)
+    async with producing(servers) as producers:
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "executable", "/nowhere/python")
+            refused = await sent(producers, topic)
+            assert isinstance(refused, KafkaUnavailableError)
+            assert "can not be started" in refused.message
+        assert producers.figures == (False, True, 1, 0)
+        await asyncio.sleep(0.05)
+        assert await sent(producers, topic) is None
+        assert producers.figures[:3] == (True, False, 1)
+
+
 @pytest.mark.kafka
 async def test_transactions_end_with_their_process(
     kafka_broker: KafkaUnderTest, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch

@@ -243,7 +243,9 @@ def test_probes_and_metrics(
             wanted = f"{lag} {float(30 - len(held))}"
             eventually(lambda: wanted in get("/metrics").splitlines(), 10, what=wanted)
             members = f'sharecoord_members{{group="{group}"}} 1.0'
-            assert members in get("/metrics").splitlines()
+            assert {members, "sharecoord_producers_running 0.0"} <= set(
+                get("/metrics").splitlines()
+            )
 
 
 # -- signals --------------------------------------------------------------------------------------

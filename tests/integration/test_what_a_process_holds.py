@@ -100,7 +100,7 @@ def test_members_that_read_slowly_leave_it_below_its_limit(
                 list(consumer.poll(0.05))
             most = max(most, rss_of(coordinator.pid))
         print(f"idle {idle >> 20} MiB, at most {(most - idle) >> 20} MiB more")
-        # What the allocator keeps, and batches of which a part is passed on.
-        assert most - idle < LIMIT_BYTES * 1.5
+        # 101 to 106 MiB were seen; docs/decisions/0052 tells where they go.
+        assert most - idle < LIMIT_BYTES * 1.2
         for consumer in consumers:
             consumer.close()

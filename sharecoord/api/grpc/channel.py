@@ -39,7 +39,7 @@ class StreamChannel:
         self.unsent_bytes = 0
         self.unsent_since_s = math.inf
         self._taken_bytes = 0
-        """Size of the message that is being written."""
+        """Memory of the message that is being written: ours, and gRPC's copy of it."""
         self.error: SharecoordError | None = None
         self.ended = False
         # Ten thousand of them are mostly empty: a deque would take 0.7 KB each.
@@ -79,7 +79,8 @@ class StreamChannel:
             return None
         parts = self._outbox.pop(0)
         frame = parts[0] if len(parts) == 1 else b"".join(parts)
-        self._taken_bytes = len(frame)
+        self._taken_bytes = 2 * len(frame)
+        self.unsent_bytes += len(frame)
         return frame
 
     def deliver(self, delivery: Delivery, now_ms: int) -> None:

@@ -211,7 +211,7 @@ class Broker:
 
     @property
     def receiving_bytes(self) -> int:
-        """Memory of a large answer that is not all there yet."""
+        """Memory of a large answer that is not all there, or that nobody has taken in yet."""
         return 0 if self._connection is None else self._connection.receiving_bytes
 
     def close(self) -> None:

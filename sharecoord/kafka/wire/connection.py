@@ -104,6 +104,8 @@ class Connection(asyncio.BufferedProtocol):
         self._body: memoryview | None = None
         """An answer that is larger than `_scratch`, and is being read."""
         self._filled = 0
+        self._untaken_bytes = 0
+        """Memory of the last large answer, until its reader has taken it in."""
         self._socket: socket.socket | None = None
         """Where the kernel may be told how much to gather; None: with TLS, and not on Linux."""
         self._gathered_bytes = 1
@@ -159,8 +161,12 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def receiving_bytes(self) -> int:
-        """Memory of a large answer that is not all there yet."""
-        return 0 if self._body is None else len(self._body)
+        """Memory of a large answer that is not all there, or that nobody has taken in yet."""
+        return self._untaken_bytes + (0 if self._body is None else len(self._body))
+
+    def taken(self) -> None:
+        """The reader counts by itself what it keeps of the last answer."""
+        self._untaken_bytes = 0
 
     @property
     def writable(self) -> bool:
@@ -278,6 +284,7 @@ class Connection(asyncio.BufferedProtocol):
         self._gather(len(self._body) - self._filled)
         if self._filled == len(self._body):
             body, self._body = self._body, None
+            self._untaken_bytes = len(body)
             self._answered(body)
 
     def _take_from_scratch(self) -> None:
@@ -335,7 +342,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._ended is not None:
             return
         self._ended = why
-        self._body, self._scratched = None, 0
+        self._body, self._scratched, self._untaken_bytes = None, 0, 0
         self._room.set()
         if self._timer is not None:
             self._timer.cancel()

@@ -364,6 +364,8 @@ class Line:
             call.cancel()
             self._in_time()
             self.is_waiting = False
+            if self._connection is not None:
+                self._connection.taken()
         self.was_quiet = not found.found
         calls = self._source.taken(self, found, self._sent_s)
         if found.error == ErrorCode.none and (found.found or not found.throttle_ms):

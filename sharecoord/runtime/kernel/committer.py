@@ -254,7 +254,10 @@ class Committer:
         self._committing_since_ms = None
         self.committing_bytes = 0
         for_all = why.get(WHOLE_BATCH)
-        for owner, generation, effect in effects:
+        # Each goes before the next one is released: what it held has become a message by then.
+        effects.reverse()
+        while effects:
+            owner, generation, effect = effects.pop()
             if owner is None:
                 _let_go(effect, for_all)
             elif taken.get(owner) != generation:

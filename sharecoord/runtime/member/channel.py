@@ -20,7 +20,7 @@ class MemberChannel(Protocol):
 
     @property
     def unsent_bytes(self) -> int:
-        """Bytes that wait to be sent."""
+        """Memory of messages that wait to be sent, or are being sent."""
 
     @property
     def unsent_since_s(self) -> float:

@@ -94,6 +94,21 @@ def partition_bytes(actor: PartitionActor) -> int:
     return actor.cache.size_bytes + ranges + key_bytes(actor.partition)
 
 
+def sending_bytes(actor: PartitionActor) -> int:
+    """Bytes of deliveries that wait for their commit, and of the chunks that they alone have now.
+
+    A chunk that the cache has given up stays as long as a delivery refers to it.
+    """
+    size = 0
+    given_up: dict[int, int] = {}
+    for effect in actor.sending:
+        size += effect.delivery.size_bytes
+        for chunk, _, _ in effect.delivery.slices:
+            if actor.cache.find(chunk.first) is not chunk:
+                given_up[id(chunk)] = chunk.size_bytes
+    return size + sum(given_up.values())
+
+
 @dataclass(slots=True, eq=False)
 class GroupUse:
     """Memory of one group, in bytes; the parts are those of `MemoryFigures`."""
@@ -135,7 +150,7 @@ def use_of(group: GroupActor) -> GroupUse:
             use.key_tables += keys
             size += ranges + keys
         if actor.sending:
-            use.send_buffers += sum(effect.delivery.size_bytes for effect in actor.sending)
+            use.send_buffers += sending_bytes(actor)
         if use.largest is None or size > use.largest_bytes:
             use.largest, use.largest_bytes = actor, size
     for session in group.sessions.values():

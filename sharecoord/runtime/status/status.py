@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from sharecoord.core.dispatch.pauses import FLOOD_BREAKER
 from sharecoord.core.lag import lag as lag_of
 from sharecoord.core.states import Ordering
-from sharecoord.ports import EventFigures
+from sharecoord.ports import EventFigures, ProducerFigures
 from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.runtime.group.actor import GroupActor
 from sharecoord.runtime.group.offsets_export import ExportFigures
@@ -106,6 +106,7 @@ class Snapshot:
     exports: tuple[ExportFigures, ...] = ()
     events: EventFigures | None = None
     """None when there is no event log."""
+    producers: ProducerFigures | None = None
 
 
 class StatusBoard:
@@ -115,6 +116,8 @@ class StatusBoard:
         self.latest: Snapshot | None = None
         self.dropped_lines: Callable[[], int] = lambda: 0
         """Counts lines of the log that could not be written."""
+        self.producers: Callable[[], ProducerFigures | None] = lambda: None
+        """The process of producers. It makes nobody unready: members are served without it."""
         self._loops: Supervisor | None = None
         self.short_of_files: Callable[[], str] = lambda: ""
         """Why members can not be served for want of files that may be open; "" = they can."""
@@ -165,6 +168,7 @@ class StatusBoard:
             loop_restarts=dict(loops.restarts),
             exports=coordinator.offsets_exporter.figures(),
             events=None if context.events is None else context.events.figures,
+            producers=self.producers(),
         )
 
 

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from sharecoord.errors import InvalidConfigError
 from sharecoord.management.server import ManagementServer
-from sharecoord.ports import EventFigures
+from sharecoord.ports import EventFigures, ProducerFigures
 from sharecoord.runtime.group.offsets_export import ExportFigures
 from sharecoord.runtime.memory.use import MemoryFigures, MemoryLevel
 from sharecoord.runtime.status.status import (
@@ -83,6 +83,7 @@ SNAPSHOT = Snapshot(
     loops_down={"idle": True, "lease": False},
     loop_restarts={"idle": 3, "lease": 0},
     events=EventFigures(9, 2, 100),
+    producers=ProducerFigures(is_running=False, is_down=True, restarts=4, waiting_bytes=70),
     memory=MemoryFigures(MemoryLevel.READS_STOPPED, 1_000, caches=800, ranges=55),
 )
 
@@ -120,6 +121,10 @@ LINES = {
     "sharecoord_events_written_rows_total 9.0",
     "sharecoord_events_lost_rows_total 2.0",
     "sharecoord_events_waiting_bytes 100.0",
+    "sharecoord_producers_running 0.0",
+    "sharecoord_producers_down 1.0",
+    "sharecoord_producers_restarts_total 4.0",
+    "sharecoord_producers_waiting_bytes 70.0",
     'sharecoord_offsets_export_ok{export_group="sharecoord.g",group="g",reason=""} 1.0',
     f"sharecoord_offsets_export_ok{REFUSED} 0.0",
 }
@@ -148,6 +153,7 @@ def test_probes_follow_the_board_and_metrics_are_served() -> None:
         code, text = get(port, "/healthz/ready")
         assert code == 503
         assert "the store does not answer" in text
+        # Not for want of producers.
         board.latest = replace(SNAPSHOT, store_ok=True)
         assert get(port, "/healthz/ready") == (200, "ok\n")
         board.short_of_files = lambda: "99 of 100 files are open"

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from sharecoord.runtime.kernel import allocator
-from sharecoord.runtime.kernel.allocator import keep_freed_memory
+from sharecoord.runtime.kernel.allocator import FreedMemory, keep_freed_memory
 
 PROGRAM = """
 import resource, sys
@@ -28,11 +28,28 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
 
-def faults(how: str) -> int:
+GIVEN_BACK = """
+from sharecoord.runtime.kernel.allocator import FreedMemory, keep_freed_memory
+
+assert keep_freed_memory(512 << 20, {})
+freed = FreedMemory({})
+blocks = [bytearray(4 << 20) for _ in range(20)]
+del blocks[::2]
+print(freed.above_rest_bytes)
+freed.give_back()
+print(freed.above_rest_bytes)
+"""
+
+
+def run(program: str, *arguments: str) -> str:
     environ = {name: value for name, value in os.environ.items() if "MALLOC" not in name}
-    command = [sys.executable, "-c", PROGRAM, how]
+    command = [sys.executable, "-c", program, *arguments]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
-    return int(done.stdout)
+    return done.stdout
+
+
+def faults(how: str) -> int:
+    return int(run(PROGRAM, how))
 
 
 @pytest.mark.skipif(not allocator._is_glibc(), reason="another C library")
@@ -53,5 +70,16 @@ def test_other_c_libraries_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(os, "confstr", unknown)
     assert not keep_freed_memory(512 << 20, {})
     monkeypatch.setattr(os, "confstr", lambda _: "glibc 2.36")
+    assert FreedMemory({"LD_PRELOAD": "other"}).above_rest_bytes == 0
     monkeypatch.setattr(ctypes, "CDLL", lambda _: object())
     assert not keep_freed_memory(512 << 20, {})
+    freed = FreedMemory({})
+    freed.give_back()
+    assert freed.above_rest_bytes == 0
+
+
+@pytest.mark.skipif(not allocator._is_glibc(), reason="another C library")
+def test_memory_below_something_in_use_is_kept_until_it_is_given_back() -> None:
+    kept, given_back = map(int, run(GIVEN_BACK).split())
+    assert 75 << 20 < kept < 90 << 20
+    assert 35 << 20 < given_back < 50 << 20

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -137,6 +138,24 @@ async def test_effects_go_in_order_and_only_after_their_commit() -> None:
     numbers = [e.number or 0 for e in effects]
     assert 0 < numbers[0] < numbers[1]
     assert [len(b.partitions) for b in setup.store.batches] == [2]
+
+
+@virtual
+async def test_each_effect_is_gone_before_the_next_one_is_released() -> None:
+    """Else the records of all deliveries of a commit stay until the last one is a message."""
+
+    class Second(FakeEffect):
+        def release(self) -> None:
+            super().release()
+            assert first() is None
+
+    setup = Setup()
+    first = weakref.ref(setup.add(FakeActor(1)))
+    second = Second()
+    setup.committer.add(FakeActor(2), second)
+    await setup.close()
+    assert second.number is not None
+    assert second.error is None
 
 
 @virtual

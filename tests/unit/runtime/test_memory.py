@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import tracemalloc
 
+import pytest
 import structlog
 
 from sharecoord.core.states import AcknowledgeType, RecordState
@@ -12,7 +13,8 @@ from sharecoord.core.window.window import Edit, RangeState, Window
 from sharecoord.runtime.admin.descriptions import Description
 from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.runtime.kernel.budget import GroupBudget, MemoryBudget, MemoryLimits
-from sharecoord.runtime.memory.use import RANGE_BYTES, MemoryLevel, range_bytes
+from sharecoord.runtime.memory import watch as memory_module
+from sharecoord.runtime.memory.use import RANGE_BYTES, MemoryLevel, range_bytes, use_of
 from sharecoord.runtime.partition.record_cache import RecordCache
 from sharecoord.runtime.status.status import StatusBoard
 from sharecoord.testing.fake_log import FakeRecord, build_chunk
@@ -43,6 +45,57 @@ async def accept_all(world: World, coordinator: Coordinator, count: int) -> list
         seen += offsets(delivery)
         await member.settle(delivery)
     return seen
+
+
+@virtual
+async def test_what_a_delivery_has_alone_counts_until_it_is_a_message() -> None:
+    world = world_of(100)
+    async with limited(world, MemoryLimits(LIMIT_BYTES)) as coordinator:
+        await world.joined(coordinator, "worker", max_poll_records=20)
+        group = coordinator.groups["g"]
+        await until(lambda: any(a.sending for a in group.partitions.values()), step_s=0.0001)
+        actor = actor_of(coordinator, "orders", 0)
+        delivery = sum(effect.delivery.size_bytes for effect in actor.sending)
+        assert use_of(group).send_buffers == delivery
+        assert actor.log.give_up() > 0
+        assert use_of(group).send_buffers == delivery + READ_BYTES
+        await until(lambda: not actor.sending, step_s=0.0001)
+        assert use_of(group).send_buffers == 0
+
+
+class Freed:
+    """An allocator that keeps what it is told, and counts how often it gives back."""
+
+    def __init__(self) -> None:
+        self.above_rest_bytes = 0
+        self.times = 0
+
+    def give_back(self) -> None:
+        self.times += 1
+
+
+@virtual
+async def test_freed_memory_goes_back_only_when_what_is_counted_needs_the_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    freed = Freed()
+    monkeypatch.setattr(memory_module, "FreedMemory", lambda: freed)
+    monkeypatch.setattr(memory_module, "GIVE_BACK_INTERVAL_S", 1_000.0)
+    async with limited(world_of(10), MemoryLimits(LIMIT_BYTES)) as coordinator:
+        watch = coordinator.memory
+        freed.above_rest_bytes = 2 * LIMIT_BYTES
+        watch.look()
+        assert freed.times == 0, "little is counted"
+        freed.above_rest_bytes = int(0.8 * LIMIT_BYTES)
+        monkeypatch.setattr(coordinator.context.committer, "committing_bytes", LIMIT_BYTES // 2)
+        watch.look()
+        assert freed.times == 0, "both have room"
+        freed.above_rest_bytes = int(0.9 * LIMIT_BYTES)
+        watch.look()
+        assert freed.times == 1
+        watch.look()
+        assert freed.times == 1, "not again and again"
+        monkeypatch.setattr(coordinator.context.committer, "committing_bytes", 0)
 
 
 # -- reading --------------------------------------------------------------------------------------

@@ -432,6 +432,8 @@ class FakeBroker:
         self.number = number
         self.closed = False
         self.versions: dict[int, tuple[int, int]] = {}
+        self.receiving_bytes = 0
+        """Of the last answer, until it is taken in."""
         self._kafka = kafka
 
     @property
@@ -475,7 +477,13 @@ class FakeBroker:
             await asyncio.sleep(timeout_s)
             raise KafkaUnavailableError(f"{self.endpoint} did not answer a request in time")
         self.check()
-        return await self._kafka.answer_fetch(self, version, body)
+        answer = await self._kafka.answer_fetch(self, version, body)
+        self.receiving_bytes = len(answer)
+        return answer
+
+    def taken(self) -> None:
+        """It is its own connection."""
+        self.receiving_bytes = 0
 
     def close(self) -> None:
         self.closed = True

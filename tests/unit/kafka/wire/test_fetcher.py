@@ -189,6 +189,15 @@ async def test_the_end_of_a_log_is_told_and_that_it_moves(b: Bench) -> None:
     assert [len(sink.found[0].records) for sink in (empty, full)] == [0, 0]
 
 
+@bench(filled(3))
+async def test_what_a_sink_has_counts_no_more_as_being_received(b: Bench) -> None:
+    sink = b.read()
+    counted: list[int] = []
+    sink.then = lambda _: counted.append(b.cluster.receiving_bytes)
+    await sink.until("fetched", 3)
+    assert counted == [0]
+
+
 @bench(filled(1), filled(1))
 async def test_a_connection_that_ends_keeps_no_records_back(b: Bench) -> None:
     sink = b.read()
