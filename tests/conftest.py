@@ -54,9 +54,9 @@ WITHOUT_KAFKA = "none"
 BROKER_START_S = 100.0
 """Seconds when nothing else runs; the whole run hangs on it, so a crowded machine gets its time."""
 
-TOPICS_TIMEOUT_S = 90.0
+TOPICS_TIMEOUT_S = 60.0
 """Longest time to create, fill or delete a topic: the disk of a crowded machine may stand still for
-half a minute."""
+half a minute. No more than a transaction's own time-out, which librdkafka asks for."""
 
 BROKER_SESSION_MS = 6_000
 """A crowded machine may stand still for more than the 2 s of `TEST_SETTINGS`, and a broker whose

@@ -250,16 +250,19 @@ def test_whole_batches_come_from_an_owner_elsewhere_and_from_the_next(
     with another_group(trio, topic, WHOLE) as (group, consumer):
         taker, end = Taker(consumer), fill(trio.kafka, topic, 0)
 
+        def of_owner_b() -> set[int]:
+            return {partition for partition, owner in trio.owners(group).items() if owner == "b"}
+
         def held() -> list[Message] | None:
-            messages, owners = taker.polled(), trio.owners(group)
-            if owners and any(owners[m.partition() or 0] == "b" for m in messages):
+            messages, of_b = taker.polled(), of_owner_b()
+            kinds = whole_of(came, of_b)[1]
+            if kinds == both and any(m.partition() in of_b for m in messages):
                 return messages
             taker.settle(messages)
             return None
 
-        holding = eventually(held, 60.0, "records that b owns")
-        of_b = {partition for partition, owner in trio.owners(group).items() if owner == "b"}
-        eventually(lambda: whole_of(came, of_b)[1] == both, 30.0, "batches of both kinds")
+        holding = eventually(held, 60.0, "records that b owns, and batches of both kinds before")
+        of_b = of_owner_b()
         assert whole_of(came, of_b)[0] > 0.5
         trio.processes["b"].kill()
         end, before = fill(trio.kafka, topic, end), len(came)
