@@ -148,12 +148,13 @@ def shape_table(found: Sequence[Shape]) -> str:
 
 
 def readme_text(result: RunResult) -> str:
-    """A line for each topic, medians of implicit / explicit acknowledgement; and the machine."""
+    """A line for each topic, medians of each kind of acknowledgement; and the machine."""
     found, machine = shapes(result), result.machine
+    kinds = " / ".join(dict.fromkeys(str(each.cell.ack) for each in found))
     table = markdown_table(README_HEAD, list(_readme_rows(found)))
     text = (
         f"Medians of {result.settings.repeats}, in records/s and us of CPU per record of all "
-        f"processes, with implicit / explicit acknowledgement. Kafka {machine.kafka}, "
+        f"processes, with {kinds} acknowledgement. Kafka {machine.kafka}, "
         f"{machine.cores} cores ({machine.cpu_model}), {machine.started_at[:10]}, commit "
         f"{machine.commit or 'unknown'}, load average at the start {machine.load_average[0]:.1f}."
     )

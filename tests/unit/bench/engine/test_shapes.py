@@ -118,6 +118,7 @@ def test_what_was_not_measured_is_a_dash_and_without_the_peer_there_is_no_row() 
 
 def test_the_readme_has_a_line_for_each_topic_with_medians() -> None:
     text = readme_text(made())
+    assert "with implicit / explicit acknowledgement" in text
     rows = [
         [cell.strip() for cell in line.strip("|").split("|")]
         for line in text.splitlines()
