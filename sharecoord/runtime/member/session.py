@@ -210,6 +210,8 @@ class Totals:
     """Records that were sent to members, and records that these settled."""
 
     delivered: int = 0
+    delivered_whole: int = 0
+    """Of these: the ones in whole record batches."""
     acknowledged: int = 0
 
 

@@ -97,8 +97,6 @@ class PartitionActor(ClaimedPartition):
         """Paused by an operator; held back because of lanes (`SharedOrder._is_apart`)."""
         self.totals = Totals()
         """Records delivered and settled since the process began."""
-        self.whole_records = 0
-        """Of the records delivered: those that went as whole batches (`whole_batches`)."""
         self.sending: dict[DeliveryEffect, None] = {}
         """Deliveries that wait for their commit."""
         self._unseen: list[tuple[str, Sequence[AcquiredRange | HeldRange]]] = []
@@ -506,7 +504,7 @@ class DeliveryEffect:
             channel.deliver(self.delivery, now_ms)
             self.actor.totals.delivered += self.delivery.records
             if self.delivery.whole:
-                self.actor.whole_records += self.delivery.records
+                self.actor.totals.delivered_whole += self.delivery.records
         except UnreadableRecordsError as error:
             # They come again, later each time; the member gets others meanwhile.
             log.error("records can not be opened", partition=self.actor.key, why=error.message)

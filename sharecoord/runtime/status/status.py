@@ -212,7 +212,7 @@ def _figures(coordinator: Coordinator) -> list[PartitionFigures]:
                     lag=lag,
                     window_ranges=len(window.ranges) if window else 0,
                     delivered=actor.totals.delivered,
-                    whole_records=actor.whole_records,
+                    whole_records=actor.totals.delivered_whole,
                     settled=actor.totals.acknowledged,
                     memory_bytes=partition_bytes(actor),
                     held_back=actor.log.held_back,
