@@ -104,7 +104,7 @@ _PLACE_GAUGES = {
 }
 _PLACE_COUNTERS = {
     "delivered": ("sharecoord_delivered_records", "Records sent to members."),
-    "whole_records": (
+    "delivered_whole": (
         "sharecoord_delivered_whole_records",
         "Of the records sent to members: those in whole record batches, not as columns.",
     ),

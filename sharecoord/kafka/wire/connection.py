@@ -27,8 +27,8 @@ SCRATCH_BYTES: Final = 64 << 10
 of their own; a copy of 64 KiB takes 5 us, as much as a system call."""
 
 RECEIVE_AT_ONCE_BYTES: Final = 256 << 10
-"""So much of a large answer the kernel gathers before it wakes the loop: each time costs as much as
-copying 100 KiB. The kernel makes its buffer large enough, or takes less (`tcp_set_rcvlowat`)."""
+"""Bytes of a large answer that the kernel gathers before it wakes the loop. A wake-up costs as much
+as copying 100 KiB. The kernel makes its buffer large enough, or takes less (`tcp_set_rcvlowat`)."""
 
 GREETING_BYTES_MAX: Final = 1 << 20
 """Largest answer before the broker is known to be one: versions and SASL take a few kilobytes."""
@@ -109,7 +109,7 @@ class Connection(asyncio.BufferedProtocol):
         self._socket: socket.socket | None = None
         """Where the kernel may be told how much to gather; None: with TLS, and not on Linux."""
         self._gathered_bytes = 1
-        """What it was told."""
+        """Bytes that the kernel gathers now before it wakes the loop."""
         self._answers = 0
         self.lost = False
         """Whether the broker has ended the connection."""

@@ -117,7 +117,6 @@ class MemoryWatch:
         self._stalled = StalledStreams()
         self._freed = FreedMemory()
         self._give_back_from_s = -math.inf
-        self._give_back_mark = self._all_reads_mark
         self.figures = MemoryFigures(MemoryLevel.OPEN, self._limit)
         context.budget.on_alarm = self._look_soon
 
@@ -249,7 +248,7 @@ class MemoryWatch:
         began_s = time.monotonic()
         if total < self._limit // 2 or began_s < self._give_back_from_s:
             return
-        if self._freed.above_rest_bytes > self._give_back_mark:
+        if self._freed.above_rest_bytes > self._all_reads_mark:
             self._freed.give_back()
             took_s = time.monotonic() - began_s
             pause_s = max(GIVE_BACK_INTERVAL_S, took_s / GIVE_BACK_RATIO)

@@ -40,7 +40,7 @@ class PartitionFigures:
     window_ranges: int
     delivered: int = 0
     """Records sent to members since the process started."""
-    whole_records: int = 0
+    delivered_whole: int = 0
     """Of these: the ones in whole record batches."""
     settled: int = 0
     """Records that members settled since the process started."""
@@ -212,7 +212,7 @@ def _figures(coordinator: Coordinator) -> list[PartitionFigures]:
                     lag=lag,
                     window_ranges=len(window.ranges) if window else 0,
                     delivered=actor.totals.delivered,
-                    whole_records=actor.totals.delivered_whole,
+                    delivered_whole=actor.totals.delivered_whole,
                     settled=actor.totals.acknowledged,
                     memory_bytes=partition_bytes(actor),
                     held_back=actor.log.held_back,

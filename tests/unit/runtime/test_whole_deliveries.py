@@ -95,7 +95,7 @@ async def test_delivered_records_are_counted_by_their_form() -> None:
         board.update(coordinator)
         assert board.latest is not None
         (place,) = board.latest.partitions
-        assert (place.delivered, place.whole_records) == (20, 10)
+        assert (place.delivered, place.delivered_whole) == (20, 10)
 
 
 @virtual
