@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -74,6 +75,16 @@ def test_whole_batches_of_a_large_message_are_not_copied() -> None:
     assert content.obj is data
     assert not frame.response.batches[0].whole_batches
     assert frame.response.left
+
+
+def test_what_is_kept_of_columns_does_not_keep_their_message() -> None:
+    """Else values would be there twice once they are Python's: in the message, too."""
+    response = service_pb.ConsumeResponse(batches=[types_pb.RecordBatch(values=[b"v"])])
+    (batch,) = response.batches
+    before = sys.getrefcount(batch)
+    whole = frames.frame_of(response).whole
+    assert sys.getrefcount(batch) == before
+    assert [list(each) for each in whole] == [[]]
 
 
 def test_of_a_message_with_many_fields_protobuf_reads_all() -> None:

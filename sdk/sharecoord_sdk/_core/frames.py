@@ -65,7 +65,8 @@ def read(data: bytes) -> Frame:
 
 def frame_of(response: service_pb.ConsumeResponse) -> Frame:
     """A message that protobuf has read."""
-    return Frame(response, [batch.whole_batches for batch in response.batches])
+    # Not the field itself: it would keep the message, and values beside those that Python has.
+    return Frame(response, [tuple(batch.whole_batches) for batch in response.batches])
 
 
 class _OtherwiseError(Exception):
