@@ -1,16 +1,19 @@
-"""The main job on every release of Kafka that is supported: the integration tests, run on each.
+"""The main job on every release of Kafka that is supported, with each reader.
 
 The tests are those of `tests/integration`; only the broker and the coordinator are others here.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import pytest
 from sharecoord_sdk import TopicPartition
 
 from sharecoord.devenv.broker import KafkaBroker
+from sharecoord.devenv.coordinator import CoordinatorProcess
 from sharecoord.devenv.errors import DevenvError
 from sharecoord.devenv.topics import Topics
 from tests.integration import (
@@ -23,6 +26,7 @@ from tests.integration.test_kafka_edges import EXPLICIT, Groups, TopicFactory, d
 from tests.support import KafkaUnderTest, eventually
 
 VERSIONS = ("2.8.2", "3.9.1", "4.3.1", "4.4.0")
+READERS = ("raw", "librdkafka")
 
 # Fixtures of those modules that their tests ask for.
 changes = test_kafka_edges.changes
@@ -88,11 +92,31 @@ class PatientTopics(Topics):
         eventually(created, 20, what=f"topic {name} can be made")
 
 
-@pytest.fixture(scope="module", params=VERSIONS)
+@pytest.fixture(scope="module", params=itertools.product(VERSIONS, READERS), ids="-".join)
 def kafka_broker(request: pytest.FixtureRequest) -> Iterator[KafkaUnderTest]:
-    """A broker of each release, one after the other, as a local process."""
-    with KafkaBroker(request.param) as broker:
+    """A broker of each release, one after the other, as a local process.
+
+    All coordinators of its tests have the same reader. It is one fixture, so that whatever is made
+    of a broker is made again for the other reader.
+    """
+    version, reader = request.param
+    make = CoordinatorProcess.__init__
+
+    def with_reader(self: CoordinatorProcess, *args: Any, **more: Any) -> None:
+        settings = {"kafka.reader": reader, **(more.pop("settings", None) or {})}
+        make(self, *args, settings=settings, **more)
+
+    with KafkaBroker(version) as broker, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CoordinatorProcess, "__init__", with_reader)
         yield KafkaUnderTest(broker.bootstrap_servers, "local", broker)
+
+
+def test_the_reader_is_the_one_that_is_meant(
+    coordinator: CoordinatorProcess, request: pytest.FixtureRequest
+) -> None:
+    reader = request.node.callspec.params["kafka_broker"][1]
+    said = {"raw": "as raw batches", "librdkafka": "by librdkafka"}[reader]
+    assert f"records are read {said}" in coordinator.log_tail()
 
 
 @pytest.fixture(scope="module")

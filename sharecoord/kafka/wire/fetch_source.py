@@ -4,7 +4,8 @@
 to it; it goes to `quick`, whose polls are short, and with the next turn of `main` back to it.
 
 The next request goes out before the sinks see the records of the last answer: what it needs to know
-of them stands in the headers of their batches.
+of them stands in the headers of their batches. At the end of the log it waits a little instead, so
+that records which come one by one do not make a round each (decision 0055).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import math
 import random
+import time
 from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
@@ -41,6 +43,17 @@ SOURCE_IDLE_S: Final = 10.0
 OVERDUE_S: Final = 2.0
 """With an answer late by so much metadata is asked for: a broker that hangs may lead no more, long
 before its request has timed out (`socket.timeout.ms`)."""
+
+RESTS: Final = 2
+"""Where records come one by one a connection rests this many times as long as the process has
+worked since records came before: the process works for a third of the time at most."""
+
+REST_MAX_S: Final = 0.005
+"""Longest such rest. An answer that took longer to come is followed by none: nothing would be
+saved."""
+
+busy_s = time.process_time
+"""How long the process has worked, on all its threads."""
 
 LOG_AGAIN_S: Final = 10.0
 """The same error of the same partition or broker is logged once in this time."""
@@ -261,6 +274,8 @@ class Line:
         """Whether a request is under way."""
         self.was_quiet = False
         """Whether the last answer had nothing in it."""
+        self.has_more = False
+        """Whether the broker had more than it sent with the last answer."""
         self.sent = 0
         self.answered = 0
         """Requests that were sent, and the last one that was answered."""
@@ -268,6 +283,10 @@ class Line:
         self._source = source
         self._name = name
         self._sent_s = -math.inf
+        self._took_s = math.inf
+        """How long the last answer took."""
+        self._busy_s = 0.0
+        """How long the process had worked when records came before."""
         self._overdue: asyncio.TimerHandle | None = None
         self._broker: Broker | None = None
         self._connection: Connection | None = None
@@ -289,8 +308,11 @@ class Line:
                 if self._connection is not None and not self._connection.is_open:
                     # It may take long to be there again: what came before does not wait for it.
                     _tell(calls)
-                answer = await self._ask()
                 told = bool(calls)
+                if told and (rest_s := self._rest_s()):
+                    _tell(calls)
+                    await asyncio.sleep(rest_s)
+                answer = await self._ask()
                 _tell(calls)
                 if answer is not None:
                     calls = await self._answer(answer)
@@ -302,6 +324,13 @@ class Line:
             self._fail(KafkaUnavailableError(f"an error of ours: {error!r}"))
         self._task = None
         self._source.wake()
+
+    def _rest_s(self) -> float:
+        """How long to wait before the next request."""
+        before_s, self._busy_s = self._busy_s, busy_s()
+        if self.has_more or self._took_s >= REST_MAX_S:
+            return 0.0
+        return min(RESTS * (self._busy_s - before_s), REST_MAX_S)
 
     async def _ask(self) -> asyncio.Task[memoryview] | None:
         """Sends the next request; None = there is nothing to ask for at present."""
@@ -367,6 +396,7 @@ class Line:
             if self._connection is not None:
                 self._connection.taken()
         self.was_quiet = not found.found
+        self._took_s = asyncio.get_running_loop().time() - self._sent_s
         calls = self._source.taken(self, found, self._sent_s)
         if found.error == ErrorCode.none and (found.found or not found.throttle_ms):
             # A broker that is at its quota has not looked (KIP-219).
@@ -540,6 +570,7 @@ class Source:
         session = line.session
         session.answered(answer.session_id)
         calls: list[Callable[[], None]] = []
+        line.has_more = False
         for found in answer.found:
             key = (found.topic, found.partition)
             fetching = session.entries.get(key)
@@ -551,6 +582,7 @@ class Source:
                     session.to_end(key)
                 if (call := self.fetcher.take(fetching, found, sent_s)) is not None:
                     calls.append(call)
+                line.has_more |= fetching.position < fetching.end
         return calls
 
     def _session_failed(self, line: Line, code: int) -> None:

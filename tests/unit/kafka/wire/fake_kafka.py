@@ -47,6 +47,7 @@ from kio.serial import entity_reader, entity_writer
 from kio.static.primitive import Records
 
 from sharecoord.errors import KafkaUnavailableError
+from sharecoord.kafka.wire import fetch_source
 from sharecoord.kafka.wire.cluster import Cluster
 from sharecoord.kafka.wire.connection import Endpoint
 from sharecoord.kafka.wire.security import Security
@@ -167,6 +168,8 @@ class FakeKafka:
         """Whether there is room for fetch sessions."""
         self.sessions: dict[int, _Session] = {}
         self.made: list[FakeBroker] = []
+        self.worked_s = 0.0
+        """How long the process of the reader has worked."""
         self.on_fetch: Callable[[Asked], None] = lambda asked: None
         self._ids = itertools.count(100)
         self._arrived = asyncio.Event()
@@ -190,6 +193,7 @@ class FakeKafka:
             return self.made[-1]
 
         monkeypatch.setattr(Cluster, "_made", made)
+        monkeypatch.setattr(fetch_source, "busy_s", lambda: self.worked_s)
         return Cluster({"bootstrap.servers": "kafka:9092", **settings}, OPEN)
 
     # -- what brokers answer ------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
 from typing import Any
 
@@ -15,6 +16,9 @@ from tests.unit.kafka.wire.fake_kafka import Log
 from tests.unit.kafka.wire.fetch_bench import Bench, Sink, bench, filled, later, log_of
 
 LONG_S = 5.0
+
+ROUND_S = 0.001
+"""How long the brokers of the bench take to answer."""
 
 
 # -- records ------------------------------------------------------------------------------------
@@ -45,6 +49,64 @@ async def test_the_next_request_is_sent_before_the_sink_sees_records(b: Bench) -
     assert sent == [1 + 2]
     await b.until(lambda: len(b.kafka.fetches) == 2)
     assert b.kafka.fetches[1].named == [(0, 3)]
+
+
+def working(b: Bench, seconds: float) -> Sink:
+    """A sink, and behind it a process that works for so long with what comes."""
+    sink = Sink()
+
+    def then(_: fetch.Found) -> None:
+        b.kafka.worked_s += seconds
+
+    sink.then = then
+    sink.fetching = b.fetcher.fetch("t", 0, 0, -1, sink)
+    return sink
+
+
+@bench(filled(1))
+async def test_of_records_that_come_one_by_one_some_come_together(b: Bench) -> None:
+    sink = working(b, 0.001)
+    for _ in range(100):
+        later(b)
+        await asyncio.sleep(0.0005)
+    await sink.until("fetched", 101)
+    # It works for 1 ms, rests for two, and the broker takes one.
+    assert 15 <= len(b.kafka.fetches) <= 20
+    rounds_s = [b.at_s - a.at_s for a, b in itertools.pairwise(b.kafka.fetches[2:12])]
+    assert rounds_s == pytest.approx([0.003] * 9, abs=0.0006)
+
+
+@bench(filled(1))
+async def test_however_long_it_works_no_record_waits_for_longer_than_a_rest(b: Bench) -> None:
+    sink = working(b, 1.0)
+    await sink.until("fetched", 1)
+    later(b)
+    await sink.until("fetched", 2)
+    at_s = asyncio.get_running_loop().time()
+    later(b)
+    rest_s = fetch_source.REST_MAX_S
+    assert await sink.until("fetched", 3) - at_s == pytest.approx(rest_s + ROUND_S)
+
+
+@bench(filled(*[1] * 50, size=900), max_partition_fetch_bytes=1000)
+async def test_what_the_log_has_more_is_asked_for_without_a_rest(b: Bench) -> None:
+    sink = working(b, 1.0)
+    at_s = asyncio.get_running_loop().time()
+    assert await sink.until("fetched", 50) - at_s == pytest.approx(51 * ROUND_S)
+    assert len(b.kafka.fetches) >= 50
+
+
+@bench(filled(1))
+async def test_after_an_answer_that_was_waited_for_there_is_no_rest(b: Bench) -> None:
+    sink = working(b, 1.0)
+    await sink.until("fetched", 1)
+    for end in (2, 3, 4):
+        await asyncio.sleep(0.1)
+        at_s = asyncio.get_running_loop().time()
+        later(b)
+        assert await sink.until("fetched", end) == at_s
+        await b.until(lambda end=end: len(b.kafka.fetches) == end + 1)
+        assert b.kafka.fetches[-1].at_s == pytest.approx(at_s + ROUND_S)
 
 
 @bench(filled(3, 3))
