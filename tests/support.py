@@ -19,6 +19,7 @@ from sharecoord_sdk import Message, ShareConsumer
 from sharecoord.core.dispatch.pauses import PauseScope
 from sharecoord.devenv.broker import KafkaBroker
 from sharecoord.devenv.errors import DevenvError
+from sharecoord.devenv.topics import Topics
 
 T = TypeVar("T")
 
@@ -333,3 +334,21 @@ def named(*scopes: PauseScope) -> tuple[list[tuple[str, tuple[int, ...]]], list[
         if scope.topic
     ]
     return topics, [scope.member_id for scope in scopes if scope.member_id]
+
+
+class PatientTopics(Topics):
+    """Topics of a broker that keeps a deleted name for a moment: those with ZooKeeper do."""
+
+    def create(
+        self, name: str, *, partitions: int = 1, config: Mapping[str, str] | None = None
+    ) -> None:
+        def created() -> bool:
+            try:
+                super(PatientTopics, self).create(name, partitions=partitions, config=config)
+            except DevenvError as error:
+                if "TOPIC_ALREADY_EXISTS" in error.message:
+                    return False
+                raise
+            return True
+
+        eventually(created, 20, what=f"topic {name} can be made")

@@ -17,7 +17,7 @@ from sharecoord.devenv.topics import Topics
 from sharecoord.errors import KafkaUnavailableError
 from sharecoord.ports import EARLIEST, LATEST, OffsetQuery, TopicCatalog, TopicInfo, end_queries
 from tests.contract.catalogs import CATALOGS, asking
-from tests.support import eventually_async, unique_name
+from tests.support import PatientTopics, eventually_async, unique_name
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(240)]
 
@@ -42,7 +42,7 @@ def broker(request: pytest.FixtureRequest) -> Iterator[KafkaBroker]:
 @pytest.fixture(scope="module")
 def topics(broker: KafkaBroker) -> Topics:
     """Its topics."""
-    return Topics(broker.bootstrap_servers)
+    return PatientTopics(broker.bootstrap_servers)
 
 
 async def nothing(catalog: TopicCatalog, *queries: OffsetQuery) -> bool:

@@ -6,7 +6,7 @@ The tests are those of `tests/integration`; only the broker and the coordinator 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,7 +14,6 @@ from sharecoord_sdk import TopicPartition
 
 from sharecoord.devenv.broker import KafkaBroker
 from sharecoord.devenv.coordinator import CoordinatorProcess
-from sharecoord.devenv.errors import DevenvError
 from sharecoord.devenv.topics import Topics
 from tests.integration import (
     test_crashes,
@@ -23,7 +22,7 @@ from tests.integration import (
     test_share_group,
 )
 from tests.integration.test_kafka_edges import EXPLICIT, Groups, TopicFactory, drain
-from tests.support import KafkaUnderTest, eventually
+from tests.support import KafkaUnderTest, PatientTopics, eventually
 
 VERSIONS = ("2.8.2", "3.9.1", "4.3.1", "4.4.0")
 READERS = ("raw", "librdkafka")
@@ -74,24 +73,6 @@ test_names_of_others = test_offsets_export.test_names_of_others_are_left_alone_u
 pytestmark = [pytest.mark.long, pytest.mark.kafka]
 
 
-class PatientTopics(Topics):
-    """Topics of a broker that keeps a deleted name for a moment: those with ZooKeeper do."""
-
-    def create(
-        self, name: str, *, partitions: int = 1, config: Mapping[str, str] | None = None
-    ) -> None:
-        def created() -> bool:
-            try:
-                super(PatientTopics, self).create(name, partitions=partitions, config=config)
-            except DevenvError as error:
-                if "TOPIC_ALREADY_EXISTS" in error.message:
-                    return False
-                raise
-            return True
-
-        eventually(created, 20, what=f"topic {name} can be made")
-
-
 @pytest.fixture(scope="module", params=itertools.product(VERSIONS, READERS), ids="-".join)
 def kafka_broker(request: pytest.FixtureRequest) -> Iterator[KafkaUnderTest]:
     """A broker of each release, one after the other, as a local process.
@@ -116,7 +97,8 @@ def test_the_reader_is_the_one_that_is_meant(
 ) -> None:
     reader = request.node.callspec.params["kafka_broker"][1]
     said = {"raw": "as raw batches", "librdkafka": "by librdkafka"}[reader]
-    assert f"records are read {said}" in coordinator.log_tail()
+    log = coordinator.store_path.with_name("coordinator.log").read_text(encoding="utf-8")
+    assert f"records are read {said}" in log
 
 
 @pytest.fixture(scope="module")

@@ -37,7 +37,7 @@ class LeaderEpochs:
             self._ends[-1] = end, epoch
         else:
             self._ends.append((end, epoch))
-        while self._ends[0][0] < window_end:
+        while self._ends and self._ends[0][0] < window_end:
             del self._ends[0]
 
     def cut(self, offset: int) -> None:

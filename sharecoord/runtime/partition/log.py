@@ -231,7 +231,7 @@ class LogFollower:
         Reading that goes on later starts anew at the window's end (`given_up`).
         """
         partition = self._part.partition
-        if partition is None or self.reading is None:
+        if partition is None:
             return 0
         freed = self._part.cache.size_bytes
         self.close()

@@ -277,7 +277,9 @@ class DatabaseJudge(OperatorJudge):
         epoch = head.end_leader_epoch
         if head.end_offset > shadow.end:
             # Where only retention has moved it nobody has read the record before it.
-            shadow.knows_epoch = head.end_offset > self.log.start(shadow.key)
+            # The state of a topic that is no more may follow the log of the next one of its name.
+            over = shadow.key.topic_id in self.log.ended
+            shadow.knows_epoch = not over and head.end_offset > self.log.start(shadow.key)
             known = self.log.epochs_at(shadow.key, head.end_offset - 1)
             may = known or {epoch if epoch >= 0 else 0}
             if shadow.knows_epoch and not self.is_side(shadow) and epoch not in may:

@@ -34,6 +34,15 @@ def test_nothing_known_is_nothing_shown_until_records_come() -> None:
     assert found.before(15) == 0
 
 
+def test_of_records_that_the_window_has_passed_nothing_is_kept() -> None:
+    """They were held until a look at their topic, and retention moved the window meanwhile."""
+    found = epochs(epoch=UNKNOWN)
+    found.read(8, 4, window_end=10)
+    assert found.before(10) == UNKNOWN
+    found.read(12, 4, window_end=10)
+    assert found.before(10) == 4
+
+
 def test_a_gap_between_two_leaders_has_the_later_one() -> None:
     """Kafka says of the earlier one that it ended where the later one began: within the gap."""
     log = dict.fromkeys(range(10), 3) | dict.fromkeys(range(20, 25), 5)

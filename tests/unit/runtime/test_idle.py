@@ -38,6 +38,28 @@ async def test_what_nobody_wants_reads_nothing_until_a_member_comes() -> None:
 
 
 @virtual
+async def test_what_rests_keeps_no_records_of_a_partition_that_is_gone() -> None:
+    world = world_with(100)
+    async with world.one_member("first", max_poll_records=10) as (coordinator, first):
+        await first.settle(await first.next_delivery())
+        actor = actor_of(coordinator, "orders")
+        first.leave()
+        assert actor.log.reading is not None
+        actor.log.reading.close()
+        actor.log.on_gone()
+        await asyncio.sleep(REST_AFTER_S + LOOKS_S)
+        assert actor.log.resting
+        assert (actor.cache.size_bytes, actor.log.fresh.records) == (0, 0)
+        second = await world.joined(coordinator, "second", max_poll_records=1_000)
+        seen: list[int] = []
+        while len(seen) < 90:
+            delivery = await second.next_delivery()
+            seen += offsets(delivery)
+            await second.settle(delivery)
+        assert sorted(seen) == list(range(10, 100))
+
+
+@virtual
 async def test_a_worker_that_comes_back_in_time_finds_its_read_ahead() -> None:
     world = world_with(100)
     async with running(world) as coordinator:
