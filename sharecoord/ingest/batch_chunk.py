@@ -37,8 +37,9 @@ DELETE_HORIZON: Final = 0x40
 """Attribute of batches from which compaction will take records: their first timestamp is the time
 for that (KIP-534)."""
 
-BATCH_OVERHEAD_BYTES: Final = 430
-"""Memory of a batch beside its bytes: its header, a tuple of eleven numbers, and list slots."""
+BATCH_OVERHEAD_BYTES: Final = 470
+"""Memory of a batch beside its bytes: its header, a tuple of eleven numbers, where it begins, and
+list slots."""
 
 SPAN_OVERHEAD_BYTES: Final = 170
 """Memory of consecutive offsets: a tuple, three numbers, list slots."""
@@ -61,7 +62,7 @@ class BatchChunk(RecordChunk):
     """
 
     __slots__ = (
-        "_batches", "_cursor", "_data", "_due_times", "_ends", "_firsts", "_hashes",
+        "_batches", "_bytes_to", "_cursor", "_data", "_due_times", "_ends", "_firsts", "_hashes",
         "_number", "_source", "_spans", "covers_from", "first", "last", "leader_epoch",
         "size_bytes", "timestamp_type",
     )  # fmt: skip
@@ -92,6 +93,9 @@ class BatchChunk(RecordChunk):
         self._firsts = [batch.base_offset for batch in batches]
         self._spans = spans
         self._ends = list(accumulate(last - first + 1 for first, last in spans))
+        self._bytes_to: list[int] | None = None
+        """Bytes of the records before each batch, and of all; made at the first look. Empty: some
+        are compressed, or there are gaps."""
         self._cursor: tuple[int, int, Cursor] | None = None
         self._hashes: bytes | None = None
         self._due_times: Mapping[int, int] | None = None
@@ -201,10 +205,13 @@ class BatchChunk(RecordChunk):
         cursor: Cursor = (start, 0, -1)
         if self._cursor is not None and self._cursor[0] == at and first > self._cursor[1]:
             cursor = self._cursor[2]
-        return Part(
-            data, *cursor, end, batch.count, batch.base_offset,
-            batch.last_offset - batch.base_offset, batch.first_timestamp,
-            batch.max_timestamp if batch.attributes & APPEND_TIME else -1, first, last,
+        return tuple.__new__(
+            Part,
+            (
+                data, *cursor, end, batch.count, batch.base_offset,
+                batch.last_offset - batch.base_offset, batch.first_timestamp,
+                batch.max_timestamp if batch.attributes & APPEND_TIME else -1, first, last,
+            ),
         )  # fmt: skip
 
     def _opened(self, at: int) -> bytes:
@@ -282,8 +289,10 @@ class BatchChunk(RecordChunk):
 
     def payload_bytes(self, start: int, stop: int) -> int:
         """See `RecordChunk`; compressed batches are opened, as they are soon to be delivered."""
-        first, last = self.offset(start), self.offset(stop - 1)
         size = RECORD_OVERHEAD_BYTES * (stop - start)
+        if self._begins():
+            return size + self._bytes_below(stop) - self._bytes_below(start)
+        first, last = self.offset(start), self.offset(stop - 1)
         for at in range(bisect_right(self._firsts, first) - 1, bisect_right(self._firsts, last)):
             batch = self._batches[at]
             begin, end = self.span(max(first, batch.base_offset), min(last, batch.last_offset))
@@ -294,6 +303,14 @@ class BatchChunk(RecordChunk):
         self, start: int, stop: int, most_bytes: int, *, whole: bool = False
     ) -> tuple[int, int]:
         """See `RecordChunk`; by the mean size of the records of each batch."""
+        if not whole and (begins := self._begins()):
+            end_bytes = self._bytes_below(start) + most_bytes
+            at = bisect_right(begins, end_bytes) - 1
+            if at < len(self._batches):
+                batch, room_bytes = self._batches[at], end_bytes - begins[at]
+                records = room_bytes * batch.count // (begins[at + 1] - begins[at])
+                stop = min(stop, max(batch.base_offset + records - self.first, start))
+            return stop - start, self._bytes_below(stop) - self._bytes_below(start)
         at = bisect_right(self._firsts, self.offset(start)) - 1
         position, used_bytes = start, 0
         while position < stop:
@@ -312,6 +329,28 @@ class BatchChunk(RecordChunk):
                 break
             at += 1
         return position - start, used_bytes
+
+    def _begins(self) -> list[int]:
+        """See `_bytes_to`."""
+        if self._bytes_to is None:
+            batches = self._batches
+            offsets = batches[-1].last_offset - batches[0].base_offset + 1
+            is_dense = sum(batch.count for batch in batches) == offsets
+            if is_dense and not any(batch.attributes & COMPRESSION for batch in batches):
+                sizes = (batch.end - batch.start - HEADER_BYTES for batch in batches)
+                self._bytes_to = list(accumulate(sizes, initial=0))
+            else:
+                self._bytes_to = []
+        return self._bytes_to
+
+    def _bytes_below(self, at: int) -> int:
+        """Bytes of the records before the one with this index, in the batches from the first on."""
+        begins = self._begins()
+        offset = self.first + at
+        batch_at = bisect_right(self._firsts, offset) - 1
+        batch = self._batches[batch_at]
+        size = begins[batch_at + 1] - begins[batch_at]
+        return begins[batch_at] + size * (offset - batch.base_offset) // batch.count
 
     def _records_bytes(self, at: int) -> int:
         batch = self._batches[at]

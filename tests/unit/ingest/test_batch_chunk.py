@@ -269,6 +269,31 @@ def test_gaps_inside_a_batch_do_not_make_its_records_count_for_less(codec: int) 
         assert 1_000 + 160 <= each_bytes <= 1_040 + 160
 
 
+def test_as_many_records_fit_as_their_batches_say_wherever_it_begins_and_ends() -> None:
+    sizes = {0: 5, 5: 300, 6: 40, 9: 1, 30: 90}
+    ends = [*sizes, 33]
+    packed = [
+        batch([Rec(at, b"x" * sizes[base]) for at in range(base, end)], base=base)
+        for base, end in itertools.pairwise(ends)
+    ]
+    packed.append(batch([], base=33, last=35, count=3))
+    whole = one(*packed)
+    for chunk in (whole, whole.part(2, 35)):
+        assert chunk is not None
+        each = [chunk.payload_bytes(at, at + 1) - 160 for at in range(chunk.count)]
+        for start in range(chunk.count):
+            for stop in range(start + 1, chunk.count + 1):
+                assert chunk.payload_bytes(start, stop) - 160 * (stop - start) == sum(
+                    each[start:stop]
+                )
+                for most_bytes in (0, 6, 50, 400, 1 << 20):
+                    records, size_bytes = chunk.fitting(start, stop, most_bytes)
+                    assert size_bytes == sum(each[start : start + records]) <= most_bytes
+                    if records < stop - start:
+                        # Each size is rounded by less than a byte.
+                        assert sum(each[start : start + records + 1]) >= most_bytes
+
+
 def test_batches_that_stay_whole_are_not_opened_and_end_where_they_end() -> None:
     packed = [
         batch([Rec(base + n, b"x" * 1_000) for n in range(10)], base=base, codec=4)
