@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from sharecoord.api.grpc.peer_service import SILENCE_S
 from sharecoord.core.delivery import Delivery
-from sharecoord.core.fleet.peering import Alive, GatewayItem, OwnerItem
+from sharecoord.core.fleet.peering import Alive, GatewayItem, MemberDown, MemberUp, OwnerItem
 from sharecoord.peers.links import ALIVE_S, RETRY_MAX_S, RETRY_S, WELCOME_S
 from sharecoord.runtime.fleet.owner import GatewayLink
 from tests.simulation.judges.judge import Judge
@@ -89,6 +89,8 @@ class Wire:
         self.hung_up = False
         """The gateway has given it up; its owner may not have noticed yet."""
         self.heard_s = 0.0
+        self.members: dict[int, str] = {}
+        """Of which the owner has heard, by their handles."""
 
     @property
     def is_over(self) -> bool:
@@ -177,6 +179,10 @@ class Wire:
     def _heard(self, item: GatewayItem) -> None:
         if self.link is not None:
             self.heard_s = asyncio.get_running_loop().time()
+            if isinstance(item, MemberUp):
+                self.members[item.handle] = item.member_id
+            elif isinstance(item, MemberDown):
+                self.members.pop(item.handle, None)
             self.link.hear(item)
             if self.link is not None and self.link.closed:
                 self._network.loses(self)
@@ -330,13 +336,17 @@ class Network:
             if wire.link is not None and (wire.gateway.name, wire.owner.name) == (gateway, owner)
         ]
 
-    def way(self, gateway: str, owner: str) -> int | None:
+    def way(self, member_id: str, gateway: str, owner: str) -> int | None:
         """A number that stays the same while nothing is lost between two; None = something is.
 
-        Without a link an owner may still know an older stream of the member, that of its own.
+        Without a link, or before the gateway has told it of the member, an owner may still know an
+        older stream of the member, that of its own. A gateway that has not seen the topics in Kafka
+        tells nobody.
         """
         links = self._links(gateway, owner)
-        if not links or any(wire.up.lost or wire.up.blocked or wire.hung_up for wire in links):
+        if not any(member_id in wire.members.values() for wire in links):
+            return None
+        if any(wire.up.lost or wire.up.blocked or wire.hung_up for wire in links):
             return None
         return self._losses.get((gateway, owner), 0)
 

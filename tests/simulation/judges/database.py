@@ -110,8 +110,9 @@ class DatabaseJudge(OperatorJudge):
         self.kept = KeptJudge(log, self.broken)
         clocks = Clocks(now_ms, store_now_ms, self._moved_ms)
         self.delays = DelayJudge(log, clocks, self._holds, self.broken)
-        self.way: Callable[[str, str], int | None] = lambda gateway, owner: None
-        """From an owner to a gateway: the same as long as nothing on it is lost; None = it is."""
+        self.way: Callable[[str, str, str], int | None] = lambda member_id, gateway, owner: None
+        """From an owner to a member at a gateway: the same as long as nothing on it is lost; None =
+        it is, or the owner has not heard of the member there."""
         self.unheard_ms: Callable[[str, str], int | None] = lambda gateway, owner: None
         """Since when an owner hears nothing of a gateway, who vouches for its members."""
 
@@ -651,7 +652,7 @@ class DatabaseJudge(OperatorJudge):
         stream, gateway = self._stream_of.get(str(member_id), (None, ""))
         if stream is None or owner is None:
             return None
-        link = 0 if gateway == owner else self.way(gateway, owner)
+        link = 0 if gateway == owner else self.way(str(member_id), gateway, owner)
         return None if link is None else (stream, link)
 
     def _session_over(self, silent_ms: int) -> bool:
