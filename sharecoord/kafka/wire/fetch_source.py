@@ -45,8 +45,15 @@ OVERDUE_S: Final = 2.0
 before its request has timed out (`socket.timeout.ms`)."""
 
 RESTS: Final = 2
-"""Where records come one by one a connection rests this many times as long as the process has
-worked since records came before: the process works for a third of the time at most."""
+"""At the end of a log a connection rests this many times as long as the process has worked since
+records came before: the process works for a third of the time at most."""
+
+RESTS_FOR_FEW: Final = 1
+"""The same where few records came: they have a member's full attention, and gain more by coming
+soon than by coming together."""
+
+FEW_RECORDS: Final = 16
+"""At most so many are few: some thousand in a second come with an answer each."""
 
 REST_MAX_S: Final = 0.005
 """Longest such rest. An answer that took longer to come is followed by none: nothing would be
@@ -287,6 +294,8 @@ class Line:
         """How long the last answer took."""
         self._busy_s = 0.0
         """How long the process had worked when records came before."""
+        self.came = 0
+        """How many offsets the last answer went on by."""
         self._overdue: asyncio.TimerHandle | None = None
         self._broker: Broker | None = None
         self._connection: Connection | None = None
@@ -330,7 +339,8 @@ class Line:
         before_s, self._busy_s = self._busy_s, busy_s()
         if self.has_more or self._took_s >= REST_MAX_S:
             return 0.0
-        return min(RESTS * (self._busy_s - before_s), REST_MAX_S)
+        rests = RESTS_FOR_FEW if self.came <= FEW_RECORDS else RESTS
+        return min(rests * (self._busy_s - before_s), REST_MAX_S)
 
     async def _ask(self) -> asyncio.Task[memoryview] | None:
         """Sends the next request; None = there is nothing to ask for at present."""
@@ -570,19 +580,21 @@ class Source:
         session = line.session
         session.answered(answer.session_id)
         calls: list[Callable[[], None]] = []
-        line.has_more = False
+        line.has_more, line.came = False, 0
         for found in answer.found:
             key = (found.topic, found.partition)
             fetching = session.entries.get(key)
             if fetching is None:
                 continue
             self.changed[fetching] = None
-            if fetching.position == session.asked[key].offset:
+            asked = session.asked[key].offset
+            if fetching.position == asked:
                 if len(found.records):
                     session.to_end(key)
                 if (call := self.fetcher.take(fetching, found, sent_s)) is not None:
                     calls.append(call)
                 line.has_more |= fetching.position < fetching.end
+                line.came += fetching.position - asked
         return calls
 
     def _session_failed(self, line: Line, code: int) -> None:
