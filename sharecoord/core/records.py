@@ -171,8 +171,8 @@ class RecordChunk(ABC):
         """The raw batches with the records [start, stop); None = they are columns."""
         return None
 
-    def batch_of(self, offset: int) -> Span | None:
-        """The offsets of the raw batch that has this one; None = it is in none."""
+    def batch_of(self, offset: int) -> RawBatch | None:
+        """The raw batch that has this offset; None = it is in none."""
         return None
 
     def read_to(self, last: int, cursor: Cursor) -> None:  # noqa: B027 - columns need no cursor

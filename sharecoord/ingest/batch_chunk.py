@@ -173,23 +173,23 @@ class BatchChunk(RecordChunk):
         first, last = self.offset(start), self.offset(stop - 1)
         begin = max(bisect_right(self._firsts, first) - 1, 0)
         end = bisect_right(self._firsts, last)
-        return [
-            RawBatch(
-                self._data[each.start : each.end],
-                each.base_offset,
-                each.last_offset,
-                each.count,
-                each.attributes & COMPRESSION,
-            )
-            for each in self._batches[begin:end]
-        ]
+        return [self._raw(each) for each in self._batches[begin:end]]
 
-    def batch_of(self, offset: int) -> Span | None:
+    def batch_of(self, offset: int) -> RawBatch | None:
         """See `RecordChunk`."""
         at = bisect_right(self._firsts, offset) - 1
         if at < 0 or self._batches[at].last_offset < offset:
             return None
-        return self._batches[at].base_offset, self._batches[at].last_offset
+        return self._raw(self._batches[at])
+
+    def _raw(self, batch: BatchHeader) -> RawBatch:
+        return RawBatch(
+            self._data[batch.start : batch.end],
+            batch.base_offset,
+            batch.last_offset,
+            batch.count,
+            batch.attributes & COMPRESSION,
+        )
 
     def read_to(self, last: int, cursor: Cursor) -> None:
         """See `RecordChunk`."""

@@ -308,7 +308,14 @@ class PartitionActor(ClaimedPartition):
         held = 0
         if may_wait and records == max_records:
             held = min(window.held.get(session.member_id, 0), session.batch_records_max)
-        return up_to_a_batch(self.cache, window.end_offset, records, held)
+        return up_to_a_batch(
+            self.cache,
+            window.end_offset,
+            records,
+            held,
+            self.opens(session),
+            opened=settings.scheduled_delivery,
+        )
 
     def _send(self, session: Session, delivery: Delivery, now_ms: int) -> None:
         """Sends a delivery once its commit is durable."""

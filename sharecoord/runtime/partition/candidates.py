@@ -64,7 +64,7 @@ class _Batch:
         end = first + records - 1
         if not (records or self._used_bytes):
             raw = chunk.batch_of(first) if self._whole else None
-            end, size_bytes = first if raw is None else min(raw[1], wanted), DELIVERY_BYTES_MAX
+            end, size_bytes = first if raw is None else min(raw.last, wanted), DELIVERY_BYTES_MAX
         self._used_bytes += size_bytes
         return last if end == wanted else end
 

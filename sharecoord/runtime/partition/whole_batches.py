@@ -9,7 +9,6 @@ from sharecoord.core.changes import PartitionKey
 from sharecoord.core.delivery import Slice
 from sharecoord.core.partition.decisions import AcquiredRange
 from sharecoord.core.records import RawBatch
-from sharecoord.core.spans import Span
 from sharecoord.runtime.partition.record_cache import RecordCache
 
 UNWANTED_MAX: Final = 1
@@ -71,11 +70,14 @@ def _pays(found: Sequence[RawBatch], wanted: int, *, opened: bool) -> bool:
     return sum(len(batch.content) for batch in found) >= BYTES_MIN * len(found)
 
 
-def up_to_a_batch(cache: RecordCache, first: int, records: int, held: int) -> int:
+def up_to_a_batch(
+    cache: RecordCache, first: int, records: int, held: int, opens: Set[int], *, opened: bool
+) -> int:
     """How many of `records` new ones from offset `first` on a member gets that opens batches.
 
     They end where a batch ends, if one does: what is left of a batch would travel twice. A member
-    that holds as many records as the next batch has waits until it has room for all of it.
+    that holds as many records as the next batch has waits until it has room for all of it. Where
+    batches do not go as they are, nothing waits for their ends.
 
     Args:
         cache: The records at hand.
@@ -83,16 +85,17 @@ def up_to_a_batch(cache: RecordCache, first: int, records: int, held: int) -> in
         records: Most records.
         held: Records that the member has to work on meanwhile, at most those of one delivery;
             0 = it may not wait.
+        opens: As of `whole_batches`.
+        opened: As of `whole_batches`.
     """
-    span = _batch_of(cache, first + records - 1)
-    if span is None or span[1] == first + records - 1:
+    last = first + records - 1
+    chunk = cache.find(last)
+    batch = None if chunk is None else chunk.batch_of(last)
+    if batch is None or batch.last == last or batch.compression not in opens:
         return records
-    if span[0] > first:
-        return span[0] - first
-    left = span[1] - first + 1
+    if not _pays([batch], batch.records, opened=opened):
+        return records
+    if batch.first > first:
+        return batch.first - first
+    left = batch.last - first + 1
     return 0 if records < left <= held else records
-
-
-def _batch_of(cache: RecordCache, offset: int) -> Span | None:
-    chunk = cache.find(offset)
-    return None if chunk is None else chunk.batch_of(offset)

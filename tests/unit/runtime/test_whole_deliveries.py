@@ -263,7 +263,7 @@ def cache() -> RecordCache:
     for first in range(0, 30, 10):
         recs = [Rec(offset, b"v") for offset in range(first, first + 10)]
         log = LogBytes(Source(("orders", 0), OpenBatches()), first, committed=True)
-        (chunk,), _ = log.take(memoryview(batch(recs)), [])
+        (chunk,), _ = log.take(memoryview(batch(recs, codec=3)), [])
         made.add(chunk)
     return made
 
@@ -291,4 +291,12 @@ class _Budget:
 def test_deliveries_end_with_a_batch_or_wait_for_room(
     cache: RecordCache, first: int, records: int, held: int, found: Any
 ) -> None:
-    assert up_to_a_batch(cache, first, records, held) == found
+    assert up_to_a_batch(cache, first, records, held, {0, 3}, opened=False) == found
+
+
+@pytest.mark.parametrize(("opens", "opened"), [({0, 3}, True), ({0, 4}, False), (set(), False)])
+def test_nothing_waits_for_the_end_of_a_batch_that_comes_as_columns(
+    cache: RecordCache, opens: set[int], opened: bool
+) -> None:
+    assert up_to_a_batch(cache, 0, 15, 0, opens, opened=opened) == 15
+    assert up_to_a_batch(cache, 0, 9, 10, opens, opened=opened) == 9
