@@ -33,6 +33,10 @@ CHAINED_RECORDS_MAX = 4_000
 """Most records beside its prefetch that a member holds and that wait for earlier records of their
 keys: records behind them may be of keys that are free. As `HELD_MAX` in the SDK's demand."""
 
+BATCH_WAIT_MS = 20
+"""A member waits for no longer than this time of its own work for room for a whole record batch.
+Members that wait are looked at in each turn, so they must be few, and soon served."""
+
 CHAINED_MS = 2_000
 """A member holds no more such records than it works off in this time."""
 
@@ -194,6 +198,11 @@ class Pace:
             DELIVERY_BYTES_MAX // (record_bytes or 1),
             ceiling // REFILL_PART,
         )
+
+    @property
+    def batch_wait_max(self) -> int:
+        """Records for whose room the member may wait: what it works off in BATCH_WAIT_MS."""
+        return int(self.records_per_ms * BATCH_WAIT_MS)
 
     @property
     def chained_max(self) -> int:

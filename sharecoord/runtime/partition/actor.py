@@ -307,7 +307,8 @@ class PartitionActor(ClaimedPartition):
             return 0
         held = 0
         if may_wait and records == max_records:
-            held = min(window.held.get(session.member_id, 0), session.batch_records_max)
+            most = min(session.batch_records_max, session.pace.batch_wait_max)
+            held = min(window.held.get(session.member_id, 0), most)
         return up_to_a_batch(
             self.cache,
             window.end_offset,

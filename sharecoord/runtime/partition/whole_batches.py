@@ -83,8 +83,8 @@ def up_to_a_batch(
         cache: The records at hand.
         first: Offset of the first new one.
         records: Most records.
-        held: Records that the member has to work on meanwhile, at most those of one delivery;
-            0 = it may not wait.
+        held: Records that the member has to work on meanwhile, at most those of one delivery and
+            those for which it may wait (`Pace.batch_wait_max`); 0 = it may not wait.
         opens: As of `whole_batches`.
         opened: As of `whole_batches`.
     """

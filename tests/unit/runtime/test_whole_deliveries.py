@@ -134,16 +134,23 @@ async def test_deliveries_end_with_batches_and_what_comes_again_comes_as_columns
         assert set(forms(*again)) == {0}
 
 
+@pytest.mark.parametrize(("records_per_ms", "waits"), [(0.5, True), (0.4, False)])
 @virtual
-async def test_a_member_whose_pace_bounds_it_waits_for_room_for_a_batch() -> None:
-    world = world_with(40)
-    async with world.one_member(max_poll_records=15, opens=ALL) as (_, member):
-        (first,) = await member.take(10)
-        await asyncio.sleep(1)
-        assert member.deliveries == []
-        await accept(member, first)
-        (second,) = await member.take(10)
-        assert (offsets(second), forms(second)) == (list(range(10, 20)), [1])
+async def test_a_member_waits_for_room_for_a_batch_if_it_works_that_off_in_20_ms(
+    records_per_ms: float, waits: bool
+) -> None:
+    world = world_with(0)
+    async with world.one_member(max_poll_records=10, opens=ALL) as (coordinator, member):
+        (session,) = coordinator.groups["g"].sessions.values()
+        session.pace.records_per_ms = records_per_ms
+        world.log.append("orders", 200)
+        first, *_ = await member.take(int(records_per_ms * 200))
+        assert forms(first) == [1]
+        await member.acknowledge(first, last=4)
+        await asyncio.sleep(0.02)
+        assert (member.deliveries == []) is waits
+        await member.acknowledge(first, first=5)
+        assert len(await member.take(10)) == (1 if waits else 2)
 
 
 @virtual
