@@ -19,6 +19,7 @@ from sharecoord.ingest.batch_chunk import Source
 from sharecoord.ingest.log_bytes import LogBytes
 from sharecoord.ingest.open_batches import OpenBatches
 from sharecoord.runtime.fleet.gateway import Gateway
+from sharecoord.runtime.member.session import Session
 from sharecoord.runtime.partition import whole_batches
 from sharecoord.runtime.partition.record_cache import RecordCache
 from sharecoord.runtime.partition.whole_batches import up_to_a_batch
@@ -151,6 +152,37 @@ async def test_a_member_waits_for_room_for_a_batch_if_it_works_that_off_in_20_ms
         assert (member.deliveries == []) is waits
         await member.acknowledge(first, first=5)
         assert len(await member.take(10)) == (1 if waits else 2)
+
+
+@virtual
+async def test_slow_members_that_open_batches_are_not_looked_at_in_each_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The next batch is larger than the room of each."""
+    world = world_with(0, scheduled_delivery="false")
+    looks = 0
+    wants = Session.wants
+
+    def counted(session: Session, held: int) -> int:
+        nonlocal looks
+        looks += 1
+        return wants(session, held)
+
+    async with running(world) as coordinator:
+        members = [
+            await world.joined(coordinator, f"m{i}", max_poll_records=20, opens=ALL)
+            for i in range(50)
+        ]
+        for session in coordinator.groups["g"].sessions.values():
+            session.pace.records_per_ms = 0.1
+        world.log.append("orders", 2_000)
+        await asyncio.sleep(1)
+        firsts = [member.deliveries[0] for member in members]
+        monkeypatch.setattr(Session, "wants", counted)
+        for member, first in zip(members, firsts, strict=True):
+            offset = first.ranges[0].first
+            await member.acknowledge(first, first=offset, last=offset)
+        assert 50 < looks < 50 * 30
 
 
 @virtual
