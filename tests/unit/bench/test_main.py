@@ -52,7 +52,7 @@ def pretended(monkeypatch: pytest.MonkeyPatch, times: float) -> list[Cell]:
             "records_per_s": 1000 * factor,
             "cpu_total_s_per_million": 1 / factor,
             "first_record_s": 0.1,
-            "idle_rss_mb": 99.0,
+            "idle_rss_mb": 80.0,
         }
         return make_trial(number, 1, [1], **figures)
 
