@@ -9,11 +9,11 @@ import pytest
 from sharecoord.core.dispatch.fair_share import jain_index
 from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.runtime.group.actor import GroupActor
-from sharecoord.runtime.member.session import Session, Share
+from sharecoord.runtime.member.session import Share
 from sharecoord.testing.harness import FakeMember
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.test_dispatch import accepting
-from tests.unit.runtime.worlds import world_with
+from tests.unit.runtime.worlds import looked_at, world_with
 from tests.world import TOPICS, running
 
 
@@ -72,23 +72,15 @@ async def test_who_pays_by_the_batch_gets_large_ones(batch_s: float) -> None:
 async def test_a_turn_costs_what_it_hands_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thousand members that are busy are not looked at when one of them is served."""
     world = world_with(4_000)
-    looks = 0
-    wants = Session.wants
-
-    def counted(session: Session, held: int) -> int:
-        nonlocal looks
-        looks += 1
-        return wants(session, held)
-
     async with running(world) as coordinator:
         members = [
             await world.joined(coordinator, f"m{i}", max_poll_records=1) for i in range(1_000)
         ]
         first = [await member.next_delivery() for member in members]
-        monkeypatch.setattr(Session, "wants", counted)
+        looks = looked_at(monkeypatch)
         await members[500].settle(first[500])
         await members[500].next_delivery()
-        assert 0 < looks < 20
+        assert 0 < len(looks) < 20
 
 
 def group_of(coordinator: Coordinator) -> GroupActor:

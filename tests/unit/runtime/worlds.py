@@ -12,6 +12,7 @@ import pytest
 from sharecoord.core.delivery import Delivery
 from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.runtime.kernel.clock import RuntimeClock
+from sharecoord.runtime.member.session import Session
 from sharecoord.testing.fake_log import FakeLog
 from sharecoord.testing.harness import FakeMember
 from tests.world import World
@@ -51,6 +52,19 @@ async def accept(member: FakeMember, *deliveries: Delivery) -> None:
     """A member accepts deliveries, one after the other."""
     for delivery in deliveries:
         assert (await member.settle(delivery)).error is None
+
+
+def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Members that are asked from now on what they want, at each time anew."""
+    found: list[str] = []
+    wants = Session.wants
+
+    def noted(session: Session, held: int) -> int:
+        found.append(session.member_id)
+        return wants(session, held)
+
+    monkeypatch.setattr(Session, "wants", noted)
+    return found
 
 
 @asynccontextmanager
