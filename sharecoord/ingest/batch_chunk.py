@@ -205,13 +205,10 @@ class BatchChunk(RecordChunk):
         cursor: Cursor = (start, 0, -1)
         if self._cursor is not None and self._cursor[0] == at and first > self._cursor[1]:
             cursor = self._cursor[2]
-        return tuple.__new__(
-            Part,
-            (
-                data, *cursor, end, batch.count, batch.base_offset,
-                batch.last_offset - batch.base_offset, batch.first_timestamp,
-                batch.max_timestamp if batch.attributes & APPEND_TIME else -1, first, last,
-            ),
+        return Part(
+            data, *cursor, end, batch.count, batch.base_offset,
+            batch.last_offset - batch.base_offset, batch.first_timestamp,
+            batch.max_timestamp if batch.attributes & APPEND_TIME else -1, first, last,
         )  # fmt: skip
 
     def _opened(self, at: int) -> bytes:

@@ -251,15 +251,17 @@ class PartitionActor(ClaimedPartition):
             return 0
         now_ms = self.clock.now_ms()
         max_records = self.log.bound.allows(max_records, now_ms)
-        short, whole = not self.budget.may_acquire(), bool(self.opens(session))
+        short, opens = not self.budget.may_acquire(), self.opens(session)
         if short:
             max_records = min(max_records, self._lifeline())
-        elif whole:
-            max_records = self._up_to_a_batch(session, max_records, may_wait=may_wait)
+        elif opens:
+            max_records = self._up_to_a_batch(session, max_records, opens, may_wait=may_wait)
         if not max_records:
             return 0
         window, end_before = partition.window, partition.window.end_offset
-        found = self.payloads.candidates(session.member_id, max_records, short=short, whole=whole)
+        found = self.payloads.candidates(
+            session.member_id, max_records, short=short, whole=bool(opens)
+        )
         decision = partition.decide_acquire(
             now_ms,
             session.member_id,
@@ -294,7 +296,9 @@ class PartitionActor(ClaimedPartition):
         """
         return frozenset() if self.settings.ordering is Ordering.KEY else session.opens
 
-    def _up_to_a_batch(self, session: Session, max_records: int, *, may_wait: bool) -> int:
+    def _up_to_a_batch(
+        self, session: Session, max_records: int, opens: Set[int], *, may_wait: bool
+    ) -> int:
         """Lets a delivery of new records alone end with a record batch."""
         partition = self.partition
         assert partition is not None, "only an active partition hands out"
@@ -314,7 +318,7 @@ class PartitionActor(ClaimedPartition):
             window.end_offset,
             records,
             held,
-            self.opens(session),
+            opens,
             opened=settings.scheduled_delivery,
         )
 

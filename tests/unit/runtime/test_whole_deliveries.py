@@ -159,7 +159,6 @@ async def test_slow_members_that_open_batches_are_not_looked_at_in_each_turn(
 ) -> None:
     """The next batch is larger than the room of each."""
     world = world_with(0, scheduled_delivery="false")
-
     async with running(world) as coordinator:
         members = [
             await world.joined(coordinator, f"m{i}", max_poll_records=20, opens=ALL)
