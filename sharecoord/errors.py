@@ -124,6 +124,12 @@ class GroupMaxSizeReachedError(LimitExceededError):
     reason = "GROUP_MAX_SIZE_REACHED"
 
 
+class QuotaExceededError(LimitExceededError):
+    """The principal uses as much as it may; others are not concerned."""
+
+    reason = "QUOTA_EXCEEDED"
+
+
 # -- the world's fault ----------------------------------------------------------------------------
 
 
@@ -200,6 +206,13 @@ class KafkaUnavailableError(SharecoordError):
     """Kafka does not answer."""
 
     reason = "KAFKA_UNAVAILABLE"
+    retriable = True
+
+
+class KeysUnavailableError(SharecoordError):
+    """The identity provider's keys can not be had, so nobody knows whether a token is good."""
+
+    reason = "KEYS_UNAVAILABLE"
     retriable = True
 
 

@@ -307,3 +307,37 @@ def parse_events_sink(text: str) -> EventsSink:
     if kind == "kafka" and target:
         return EventsSink(EventsSinkKind.KAFKA, check_topic_name(target))
     raise ValueError("off, parquet:DIRECTORY or kafka:TOPIC")
+
+
+class AuditSinkKind(StrEnum):
+    """Where the audit trail is written."""
+
+    OFF = "off"
+    STDOUT = "stdout"
+    FILE = "file"
+    KAFKA = "kafka"
+
+
+@dataclass(frozen=True, slots=True)
+class AuditSink:
+    """A parsed audit sink."""
+
+    kind: AuditSinkKind = AuditSinkKind.OFF
+    target: str = ""
+    """Path of FILE, topic of KAFKA, else empty."""
+
+    def __str__(self) -> str:
+        """The text that the parser reads back."""
+        return f"{self.kind.value}:{self.target}" if self.target else self.kind.value
+
+
+def parse_audit_sink(text: str) -> AuditSink:
+    """Reads `off`, `stdout`, `file:PATH` or `kafka:TOPIC`."""
+    kind, _, target = text.strip().partition(":")
+    if kind in ("", "off", "stdout") and not target:
+        return AuditSink(AuditSinkKind(kind or "off"))
+    if kind == "file" and target:
+        return AuditSink(AuditSinkKind.FILE, str(_expanded(Path(target))))
+    if kind == "kafka" and target:
+        return AuditSink(AuditSinkKind.KAFKA, check_topic_name(target))
+    raise ValueError("off, stdout, file:PATH or kafka:TOPIC")

@@ -24,6 +24,7 @@ from sharecoord.config.process_settings import (
     Mode,
     ReaderConfig,
     RecoveryConfig,
+    SecurityConfig,
     StoreConfig,
     TlsConfig,
 )
@@ -65,6 +66,7 @@ class ProcessConfig:
     store: StoreConfig = field(default_factory=StoreConfig)
     listen: ListenConfig = field(default_factory=ListenConfig)
     tls: TlsConfig = field(default_factory=TlsConfig)
+    security: SecurityConfig = field(default_factory=SecurityConfig)
     coordinator: CoordinatorConfig = field(default_factory=CoordinatorConfig)
     events: EventsConfig = field(default_factory=EventsConfig)
     reader: ReaderConfig = field(default_factory=ReaderConfig)
@@ -171,7 +173,7 @@ def load(
         warnings=warnings,
     )
     # Values that are legal alone may contradict each other.
-    for check in (_check_tls, _check_fleet, _check_memory):
+    for check in (_check_tls, _check_security, _check_fleet, _check_memory):
         check(config)
     return config
 
@@ -254,6 +256,29 @@ def _check_tls(config: ProcessConfig) -> None:
     if tls.client_ca_file and not tls.cert_file:
         raise InvalidConfigError(
             "tls.client.ca.file is set without TLS. Set tls.cert.file and tls.key.file too."
+        )
+
+
+_OIDC: Final = ("security.oidc.issuer", "security.oidc.audience", "security.oidc.jwks")
+
+
+def _check_security(config: ProcessConfig) -> None:
+    security, management = config.security, config.management
+    oidc = dict(
+        zip(_OIDC, (security.oidc_issuer, security.oidc_audience, security.oidc_jwks), strict=True)
+    )
+    if any(oidc.values()) and not all(oidc.values()):
+        given = next(name for name, value in oidc.items() if value)
+        missing = next(name for name, value in oidc.items() if not value)
+        raise InvalidConfigError(f"{given} is set and {missing} is not. Tokens of OIDC need both.")
+    if bool(management.tls_cert_file) != bool(management.tls_key_file):
+        raise InvalidConfigError(
+            "Of management.tls.cert.file and management.tls.key.file one is set. TLS needs both."
+        )
+    if management.tls_client_ca_file and not management.tls_cert_file:
+        raise InvalidConfigError(
+            "management.tls.client.ca.file is set without TLS. Set management.tls.cert.file and "
+            "management.tls.key.file too."
         )
 
 

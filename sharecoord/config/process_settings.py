@@ -15,12 +15,14 @@ from enum import StrEnum
 from typing import Final
 
 from sharecoord.config.endpoints import (
+    AuditSink,
     EventsSink,
     ListenAddress,
     StoreKind,
     StoreUrl,
     TcpAddress,
     mask_url,
+    parse_audit_sink,
     parse_events_sink,
     parse_listen_address,
     parse_store_url,
@@ -67,6 +69,15 @@ class Mode(StrEnum):
     FLEET = "fleet"
 
 
+class CertificateName(StrEnum):
+    """The part of a client's certificate that names its principal."""
+
+    URI = "uri"
+    DNS = "dns"
+    EMAIL = "email"
+    COMMON_NAME = "common-name"
+
+
 class LogLevel(StrEnum):
     """The least severe message that is logged."""
 
@@ -88,6 +99,26 @@ def _check_coordinator_id(text: str) -> str:
     if text and not _COORDINATOR_ID.fullmatch(text):
         raise ValueError('1 to 128 of a-z, A-Z, 0-9, ".", "_", "-"')
     return text
+
+
+def _parse_socket_mode(text: str) -> int:
+    modes = {"0600": 0o600, "0660": 0o660, "0666": 0o666}
+    mode = modes.get(text if text.startswith("0") else f"0{text}")
+    if mode is None:
+        raise ValueError("0600, 0660 or 0666")
+    return mode
+
+
+def _parse_certificate_names(text: str) -> tuple[CertificateName, ...]:
+    words = [word.strip().lower() for word in text.split(",") if word.strip()]
+    known = {each.value: each for each in CertificateName}
+    if not words or not known.keys() >= set(words):
+        raise ValueError("one or more of " + ", ".join(known))
+    return tuple(known[word] for word in words)
+
+
+def _render_certificate_names(names: tuple[CertificateName, ...]) -> str:
+    return ",".join(name.value for name in names)
 
 
 def _check_host(text: str) -> str:
@@ -142,7 +173,24 @@ class ListenConfig:
         renderer=str,
     )
     insecure: bool = bool_setting(
-        "listen.insecure", "Accept clear text from other machines.", default=False
+        "listen.insecure",
+        "Serve other machines without TLS, or without knowing who they are. The start says so as a "
+        "warning.",
+        default=False,
+    )
+    socket_mode: int = custom_setting(
+        "listen.socket.mode",
+        "Who may connect to `unix:PATH`, as the file's mode: with `0600` its owner, whose name is "
+        "then the principal; with `0660` its group as well, whose name is one of the principal's "
+        "groups; with `0666` everybody, as `User:anonymous`.",
+        default=0o600,
+        parser=_parse_socket_mode,
+        renderer=lambda mode: f"{mode:04o}",
+    )
+    reflection: bool = bool_setting(
+        "listen.reflection",
+        "Whether tools such as grpcurl may ask which calls there are.",
+        default=True,
     )
     ready_file: str = str_setting(
         "listen.ready.file",
@@ -173,6 +221,75 @@ class TlsConfig:
     def enabled(self) -> bool:
         """Whether the listener speaks TLS."""
         return bool(self.cert_file)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecurityConfig:
+    """Who may connect, what they may do, and what is written down of it (docs/security.md)."""
+
+    certificate_names: tuple[CertificateName, ...] = custom_setting(
+        "security.certificate.names",
+        "Where the principal of a client's certificate stands, the first one that it has: `uri` "
+        "(such as a SPIFFE id), `dns`, `email` of its alternative names, or `common-name`. Used "
+        "with `tls.client.ca.file`.",
+        default=(CertificateName.URI, CertificateName.DNS, CertificateName.EMAIL),
+        parser=_parse_certificate_names,
+        renderer=_render_certificate_names,
+    )
+    tokens_file: str = str_setting(
+        "security.tokens.file",
+        "File with the names and SHA-256 sums of tokens, which `sharecoord tokens create` writes; "
+        "empty = no tokens. Read again when it changes.",
+    )
+    oidc_issuer: str = str_setting(
+        "security.oidc.issuer",
+        "The issuer (`iss`) of JSON Web Tokens that are accepted; empty = none are.",
+    )
+    oidc_audience: str = str_setting(
+        "security.oidc.audience", "The audience (`aud`) that a token must be for."
+    )
+    oidc_jwks: str = str_setting(
+        "security.oidc.jwks",
+        "The issuer's keys: an `https://` address (`http://` on this machine only), or a file.",
+    )
+    oidc_jwks_ca_file: str = str_setting(
+        "security.oidc.jwks.ca.file",
+        "PEM file with the authorities of that address; empty = those of the system.",
+    )
+    oidc_principal_claim: str = str_setting(
+        "security.oidc.principal.claim", "The claim that names the principal.", default="sub"
+    )
+    oidc_groups_claim: str = str_setting(
+        "security.oidc.groups.claim",
+        "The claim with the principal's groups, a text or a list of texts.",
+        default="groups",
+    )
+    oidc_clock_skew_ms: int = duration_setting(
+        "security.oidc.clock.skew.ms",
+        "How far the issuer's clock may be from this one.",
+        default_ms=30_000,
+        bounds_ms=(0, 10 * _MINUTE_MS),
+    )
+    rules_file: str = str_setting(
+        "security.rules.file",
+        "YAML file that says who may do what, and how much; empty = whoever gets in may do "
+        "everything. Read again when it changes.",
+    )
+    audit_sink: AuditSink = custom_setting(
+        "security.audit.sink",
+        "Where administrative calls and refusals are written, as lines of JSON: `off`, `stdout`, "
+        "`file:PATH` or `kafka:TOPIC`.",
+        default=AuditSink(),
+        parser=parse_audit_sink,
+        renderer=str,
+    )
+    audit_queue_max_bytes: int = size_setting(
+        "security.audit.queue.max.bytes",
+        "How many bytes of audit lines may wait to be written; what does not fit is dropped and "
+        "counted.",
+        default_bytes=4 * _MIB,
+        bounds_bytes=(64 * _KIB, _GIB),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,9 +325,9 @@ class CoordinatorConfig:
     )
     peer_port: int = int_setting(
         "coordinator.peer.port",
-        "Where the other coordinators of a fleet reach this one when several processes share the "
-        "listen port, on the same host; process N of them (from 0) adds N to it; 0 = any free "
-        "one. One process alone is reached at its listen address.",
+        "Where the other coordinators of a fleet reach this one, on the host of the listen "
+        "address; no worker is served there. With several processes, process N of them (from 0) "
+        "adds N to it; 0 = any free one.",
         default=0,
         bounds=(0, 65_535),
     )
@@ -373,6 +490,23 @@ class ManagementConfig:
         "when the default is taken; the start prints it.",
         default=7071,
         bounds=(0, 65_535),
+    )
+    tls_cert_file: str = str_setting(
+        "management.tls.cert.file",
+        "PEM file with the management server's certificate chain; empty = no TLS.",
+    )
+    tls_key_file: str = str_setting(
+        "management.tls.key.file", "PEM file with that certificate's private key."
+    )
+    tls_client_ca_file: str = str_setting(
+        "management.tls.client.ca.file",
+        "PEM file with the authorities of those who may ask; when it is set, everybody must show "
+        "a certificate, probes included.",
+    )
+    metrics_token_file: str = str_setting(
+        "management.metrics.token.file",
+        "File with the token that `/metrics` asks for (`Authorization: Bearer …`); empty = none. "
+        "Probes need no token.",
     )
 
 

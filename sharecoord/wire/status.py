@@ -28,6 +28,8 @@ CODES: dict[str, grpc.StatusCode] = {
     "AUTHORIZATION_FAILED": grpc.StatusCode.PERMISSION_DENIED,
     "LIMIT_EXCEEDED": grpc.StatusCode.RESOURCE_EXHAUSTED,
     "GROUP_MAX_SIZE_REACHED": grpc.StatusCode.RESOURCE_EXHAUSTED,
+    "QUOTA_EXCEEDED": grpc.StatusCode.RESOURCE_EXHAUSTED,
+    "KEYS_UNAVAILABLE": grpc.StatusCode.UNAVAILABLE,
     "NOT_OWNER": grpc.StatusCode.UNAVAILABLE,
     "DRAINING": grpc.StatusCode.UNAVAILABLE,
     "STORE_UNAVAILABLE": grpc.StatusCode.UNAVAILABLE,

@@ -1,0 +1,403 @@
+r"""Rules: which principal may do what with which resource, and how much of it.
+
+A file of YAML says so. What denies comes before what allows, whatever the order of the lines, and
+what no line allows is denied::
+
+    rules:
+      - allow: [consume, describe]
+        principals: ["User:orders-*", "Group:orders-team"]
+        resources: ["group:orders", "topic:orders*"]
+      - deny: ["*"]
+        principals: ["User:orders-trainee"]
+        resources: ["group:*"]
+    quotas:
+      - principals: ["*"]
+        members: 200
+
+A name that ends with `*` is a beginning, `*` alone is any name, `\*` is a star. `*` as a principal
+is everybody who has proven to be somebody: `User:anonymous` has to be named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, fields
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+import yaml
+
+from sharecoord.config.setting import nearest
+from sharecoord.errors import InvalidConfigError
+from sharecoord.security.actions import CLUSTER, KINDS_OF, Action, Kind, Resource
+from sharecoord.security.principals import ANONYMOUS, Principal
+
+ANY: Final = "*"
+USER, GROUP = "User:", "Group:"
+
+DECISIONS_KEPT: Final = 65_536
+"""Decisions of one set of rules that are kept, the latest used: some MB. A principal asks for the
+same groups and topics again and again."""
+
+
+class Decision(NamedTuple):
+    """Whether something is allowed, and which line of the file says so."""
+
+    is_allowed: bool
+    line: int
+    """From 1; 0 = no line says anything, so it is denied."""
+
+    @property
+    def why(self) -> str:
+        """The decision in words."""
+        if not self.line:
+            return "there are no rules" if self.is_allowed else "no line of the rules allows it"
+        return f"line {self.line} of the rules {'allows' if self.is_allowed else 'denies'} it"
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """Most of what one principal may use at one coordinator; None = no limit."""
+
+    members: int | None = None
+    """Members of all groups together."""
+    streams: int | None = None
+    """Connections for records that are open at a time."""
+    groups: int | None = None
+    """Groups that came into being by the principal and are still there."""
+    records_in_flight: int | None = None
+    """Records under locks of its members together."""
+    admin_requests_per_s: float | None = None
+    """Administrative calls, on average of ten seconds."""
+
+
+QUOTA_NAMES: Final = tuple(each.name for each in fields(Quota))
+
+
+class Pattern(NamedTuple):
+    """A name, or the beginning of names."""
+
+    text: str
+    is_prefix: bool
+
+    def matches(self, name: str) -> bool:
+        """Whether a name is meant."""
+        return name.startswith(self.text) if self.is_prefix else name == self.text
+
+
+def pattern_of(text: str) -> Pattern:
+    r"""Reads `name`, `beginning*`, `*`; a star that belongs to the name is written `\*`.
+
+    Raises:
+        ValueError: A star stands before the end; the text is the end of "it must be …".
+    """
+    is_prefix = text.endswith("*") and not text.endswith("\\*")
+    name = text[:-1] if is_prefix else text
+    if "*" in name.replace("\\*", ""):
+        raise ValueError("a name, or a beginning with one `*` at its end (`\\*` is a star)")
+    return Pattern(name.replace("\\*", "*"), is_prefix)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One entry of `rules`."""
+
+    line: int
+    allows: bool
+    actions: frozenset[Action]
+    principals: tuple[Pattern, ...]
+    """Of `User:…` and `Group:…`."""
+    is_for_all: bool
+    """Whether everybody but `User:anonymous` is meant."""
+    resources: tuple[tuple[Kind | None, Pattern], ...]
+    """None = of any kind."""
+
+    def is_for(self, principal: Principal) -> bool:
+        """Whether the rule speaks of a principal."""
+        if self.is_for_all and principal != ANONYMOUS:
+            return True
+        return _is_any(self.principals, principal)
+
+    def is_about(self, action: Action, resource: Resource) -> bool:
+        """Whether the rule speaks of an action on a resource."""
+        return action in self.actions and any(
+            (kind is None or kind is resource.kind) and pattern.matches(resource.name)
+            for kind, pattern in self.resources
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaRule:
+    """One entry of `quotas`; the first one that speaks of a principal holds."""
+
+    line: int
+    principals: tuple[Pattern, ...]
+    is_for_all: bool
+    quota: Quota
+
+    def is_for(self, principal: Principal) -> bool:
+        """Whether the quota is a principal's; `*` means the anonymous one, too: it is a limit."""
+        return self.is_for_all or _is_any(self.principals, principal)
+
+
+def _is_any(patterns: Iterable[Pattern], principal: Principal) -> bool:
+    """Whether one of these patterns means a principal, by its name or by one of its groups.
+
+    A pattern of beginnings does not mean `User:anonymous`, which has to be named.
+    """
+    names = (principal.name, *(GROUP + each for each in principal.groups))
+    return any(
+        pattern.matches(name) and not (pattern.is_prefix and name == ANONYMOUS.name)
+        for pattern in patterns
+        for name in names
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rules:
+    """All rules of a file."""
+
+    rules: tuple[Rule, ...] = ()
+    quotas: tuple[QuotaRule, ...] = ()
+    decide: Callable[[Principal, Action, Resource], Decision] = field(init=False, repr=False)
+    """Whether a principal may do something, and by which line."""
+    quota_of: Callable[[Principal], Quota] = field(init=False, repr=False)
+    """The quota of a principal."""
+
+    def __post_init__(self) -> None:
+        keep = lru_cache(DECISIONS_KEPT)
+        of_principal = keep(self._of_principal)
+        object.__setattr__(
+            self, "decide", keep(lambda who, action, what: _decide(of_principal(who), action, what))
+        )
+        object.__setattr__(self, "quota_of", keep(self._quota_of))
+
+    def _of_principal(self, principal: Principal) -> tuple[Rule, ...]:
+        """The rules about a principal: those that deny first."""
+        mine = [rule for rule in self.rules if rule.is_for(principal)]
+        return tuple(sorted(mine, key=lambda rule: rule.allows))
+
+    def _quota_of(self, principal: Principal) -> Quota:
+        found = (each.quota for each in self.quotas if each.is_for(principal))
+        return next(found, Quota())
+
+
+def _decide(rules: Iterable[Rule], action: Action, resource: Resource) -> Decision:
+    for rule in rules:
+        if rule.is_about(action, resource):
+            return Decision(rule.allows, rule.line)
+    return Decision(is_allowed=False, line=0)
+
+
+# -- the file -------------------------------------------------------------------------------------
+
+
+def read_rules(content: bytes) -> Rules:
+    """Reads a file of rules.
+
+    Raises:
+        InvalidConfigError: It is no such file; names line, word and fix.
+    """
+    try:
+        document = yaml.compose(content.decode(), Loader=_LOADER)
+    except (UnicodeDecodeError, RecursionError, yaml.YAMLError) as error:
+        raise InvalidConfigError(f"security.rules.file is no YAML: {error}") from error
+    parts = {key: node for key, _, node in _entries(document, ("rules", "quotas"), "the file")}
+    if "rules" not in parts:
+        raise InvalidConfigError(
+            "security.rules.file has no `rules:`, so nobody would be allowed anything; "
+            "`rules: []` says that on purpose"
+        )
+    return Rules(
+        tuple(_rule(node) for node in _items(parts["rules"], "rules")),
+        tuple(_quota(node) for node in _items(parts.get("quotas"), "quotas")),
+    )
+
+
+def _rule(node: yaml.Node) -> Rule:
+    entry = {key: value for key, _, value in _entries(node, _RULE_KEYS, "a rule")}
+    line = _line(node)
+    verbs = [verb for verb in ("allow", "deny") if verb in entry]
+    if len(verbs) != 1:
+        raise _bad(line, "a rule has either `allow:` or `deny:`, with a list of actions")
+    for key in ("principals", "resources"):
+        if key not in entry:
+            raise _bad(line, f"a rule needs `{key}:`, a list")
+    actions = _actions(entry[verbs[0]])
+    principals, is_for_all = _principals(entry["principals"])
+    resources = tuple(_resource(text, at) for text, at in _texts(entry["resources"], "resources"))
+    _check_meaning(actions, resources, line, is_all=len(actions) == len(Action))
+    return Rule(line, verbs[0] == "allow", actions, principals, is_for_all, resources)
+
+
+_RULE_KEYS: Final = ("allow", "deny", "principals", "resources")
+_ACTIONS: Final = frozenset(each.value for each in Action)
+_KINDS: Final = frozenset(each.value for each in Kind)
+_LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def _check_meaning(
+    actions: Iterable[Action],
+    resources: Sequence[tuple[Kind | None, Pattern]],
+    line: int,
+    *,
+    is_all: bool,
+) -> None:
+    """Refuses an action that means nothing for any of the resources: a rule that says nothing."""
+    kinds = {kind for kind, _ in resources}
+    if is_all or None in kinds:
+        return
+    for action in actions:
+        if not KINDS_OF[action] & kinds:
+            raise _bad(
+                line,
+                f"{action} is about {_words(KINDS_OF[action])}, and the rule names none",
+            )
+
+
+def _quota(node: yaml.Node) -> QuotaRule:
+    entry = list(_entries(node, ("principals", *QUOTA_NAMES), "a quota"))
+    line = _line(node)
+    limits: dict[str, Any] = {}
+    principals, is_for_all = (), False
+    for key, at, value in entry:
+        if key == "principals":
+            principals, is_for_all = _principals(value)
+        else:
+            limits[key] = _limit(key, at, value)
+    if not principals and not is_for_all:
+        raise _bad(line, "a quota needs `principals:`, a list")
+    if not limits:
+        raise _bad(line, f"a quota needs one of {', '.join(QUOTA_NAMES)}")
+    return QuotaRule(line, principals, is_for_all, Quota(**limits))
+
+
+def _limit(key: str, line: int, node: yaml.Node) -> float | int:
+    kind = float if key == "admin_requests_per_s" else int
+    try:
+        number = kind(node.value)
+    except (TypeError, ValueError):
+        number = kind(-1)
+    if not 0 <= number <= 1_000_000_000:
+        raise _bad(line, f"{key} must be a number from 0 to 1000000000")
+    return number
+
+
+def _actions(node: yaml.Node) -> frozenset[Action]:
+    found: set[Action] = set()
+    for word, line in _texts(node, "actions"):
+        if word == ANY:
+            found.update(Action)
+        elif word in _ACTIONS:
+            found.add(Action(word))
+        else:
+            raise _unknown(line, "action", word, Action)
+    return frozenset(found)
+
+
+def _principals(node: yaml.Node) -> tuple[tuple[Pattern, ...], bool]:
+    """Patterns of principals, and whether everybody is meant."""
+    patterns: list[Pattern] = []
+    is_for_all = False
+    for text, line in _texts(node, "principals"):
+        if text == ANY:
+            is_for_all = True
+        elif not text.startswith((USER, GROUP)):
+            raise _bad(line, f"principal {text!r} must begin with `User:` or `Group:`, or be `*`")
+        else:
+            patterns.append(_pattern(text, line))
+    return tuple(patterns), is_for_all
+
+
+def _resource(text: str, line: int) -> tuple[Kind | None, Pattern]:
+    word, colon, name = text.partition(":")
+    if text == ANY:
+        return None, Pattern("", is_prefix=True)
+    if word not in _KINDS:
+        raise _unknown(line, "kind of resource", word, Kind)
+    if word == Kind.CLUSTER and not colon:
+        return Kind.CLUSTER, Pattern(CLUSTER.name, is_prefix=False)
+    if not name:
+        raise _bad(line, f"resource {text!r} must be `{word}:NAME`, `{word}:BEGINNING*` or `*`")
+    return Kind(word), _pattern(name, line)
+
+
+def _pattern(text: str, line: int) -> Pattern:
+    try:
+        return pattern_of(text)
+    except ValueError as error:
+        raise _bad(line, f"{text!r} must be {error}") from None
+
+
+# -- nodes of YAML, which know their lines --------------------------------------------------------
+
+
+def _entries(
+    node: yaml.Node | None, known: Sequence[str], what: str
+) -> Iterable[tuple[str, int, yaml.Node]]:
+    """The entries of a mapping: key, line, value. Each key is known, and stands there once."""
+    if not isinstance(node, yaml.MappingNode):
+        raise _bad(
+            1 if node is None else _line(node), f"{what} must be a mapping of {_words(known)}"
+        )
+    seen: set[str] = set()
+    for key, value in node.value:
+        name, line = str(key.value), _line(key)
+        if name not in known:
+            raise _unknown(line, "key", name, known)
+        if name in seen:
+            raise _bad(line, f"`{name}:` stands there twice")
+        seen.add(name)
+        yield name, line, value
+
+
+def _items(node: yaml.Node | None, what: str) -> Sequence[yaml.Node]:
+    if node is None or (isinstance(node, yaml.ScalarNode) and not node.value):
+        return ()
+    if not isinstance(node, yaml.SequenceNode):
+        raise _bad(_line(node), f"`{what}:` must be a list")
+    return list(node.value)
+
+
+def _texts(node: yaml.Node, what: str) -> Iterable[tuple[str, int]]:
+    """The texts of a list that is not empty; one text alone is a list of one."""
+    nodes = [node] if isinstance(node, yaml.ScalarNode) else _items(node, what)
+    if not nodes:
+        raise _bad(_line(node), f"{what} is empty; name one at least")
+    for each in nodes:
+        if not isinstance(each, yaml.ScalarNode) or not each.value:
+            raise _bad(_line(each), f"{what} must be a list of texts")
+        yield each.value, _line(each)
+
+
+def _line(node: yaml.Node) -> int:
+    return int(node.start_mark.line) + 1
+
+
+def _bad(line: int, problem: str) -> InvalidConfigError:
+    return InvalidConfigError(f"security.rules.file:{line}: {problem}")
+
+
+def _unknown(line: int, what: str, word: str, known: Iterable[str]) -> InvalidConfigError:
+    near = nearest(word, known)
+    fix = f'did you mean "{near}"?' if near else f"known are {_words(known)}"
+    return _bad(line, f"unknown {what} {word!r}; {fix}")
+
+
+def _words(known: Iterable[str]) -> str:
+    return ", ".join(sorted(known))
+
+
+OPEN: Final = Rules(
+    (
+        Rule(
+            0,
+            allows=True,
+            actions=frozenset(Action),
+            principals=(Pattern(ANONYMOUS.name, is_prefix=False),),
+            is_for_all=True,
+            resources=((None, Pattern("", is_prefix=True)),),
+        ),
+    )
+)
+"""Without a file everything is allowed to everybody who gets in."""
