@@ -181,8 +181,9 @@ class ListenConfig:
     socket_mode: int = custom_setting(
         "listen.socket.mode",
         "Who may connect to `unix:PATH`, as the file's mode: with `0600` its owner, whose name is "
-        "then the principal; with `0660` its group as well, whose name is one of the principal's "
-        "groups; with `0666` everybody, as `User:anonymous`.",
+        "then the principal; with `0660` its group as well, and since nobody knows which of its "
+        "users it is, the principal is `User:unix-group-` and the group's name; with `0666` "
+        "everybody, as `User:anonymous`.",
         default=0o600,
         parser=_parse_socket_mode,
         renderer=lambda mode: f"{mode:04o}",

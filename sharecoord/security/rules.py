@@ -30,10 +30,10 @@ import yaml
 from sharecoord.errors import InvalidConfigError
 from sharecoord.security.actions import CLUSTER, KINDS_OF, Action, Kind, Resource
 from sharecoord.security.nodes import Nodes, line_of, words
-from sharecoord.security.principals import ANONYMOUS, Principal
+from sharecoord.security.principals import ANONYMOUS, USER, Principal
 
 ANY: Final = "*"
-USER, GROUP = "User:", "Group:"
+GROUP: Final = "Group:"
 
 DECISIONS_KEPT: Final = 65_536
 """Decisions of one set of rules that are kept, the latest used: some MB. A principal asks for the
