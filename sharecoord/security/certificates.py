@@ -79,7 +79,9 @@ def _names_in(certificate: x509.Certificate, wanted: Iterable[CertificateName]) 
             yield from alternative.get_values_for_type(_KINDS[each])
 
 
-_KINDS: Final = {
+_KINDS: Final[
+    dict[CertificateName, type[x509.UniformResourceIdentifier | x509.DNSName | x509.RFC822Name]]
+] = {
     CertificateName.URI: x509.UniformResourceIdentifier,
     CertificateName.DNS: x509.DNSName,
     CertificateName.EMAIL: x509.RFC822Name,

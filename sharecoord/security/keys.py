@@ -163,7 +163,7 @@ class Keys(Protocol):
         """
 
 
-class KeyFile:
+class FileKeys:
     """Keys in a file, which a `FileWatch` reads again when it changes."""
 
     def __init__(self, files: WatchedFiles[KeySet]) -> None:

@@ -28,7 +28,7 @@ from sharecoord.security.principals import (
 )
 
 TOKEN_CHARS_MAX: Final = 16 << 10
-"""Longest token that is read: gRPC takes no larger headers, and providers issue 1 to 4 KiB."""
+"""Longest token that is read: gRPC takes no larger headers, and tokens have 1 to 4 KiB."""
 
 IDENTITIES_KEPT: Final = 16_384
 """Tokens that are known after their first check, the latest used: some 10 MB."""

@@ -258,7 +258,8 @@ def _quota(node: yaml.Node) -> QuotaRule:
     entry = list(_FILE.entries(node, ("principals", *QUOTA_NAMES), "a quota"))
     line = line_of(node)
     limits: dict[str, Any] = {}
-    principals, is_for_all = (), False
+    principals: tuple[Pattern, ...] = ()
+    is_for_all = False
     for key, at, value in entry:
         if key == "principals":
             principals, is_for_all = _principals(value)

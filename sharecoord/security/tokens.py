@@ -190,9 +190,7 @@ def create_token(
     if groups:
         added["groups"] = list(groups)
     if ends_ms is not None:
-        added["expires"] = datetime.fromtimestamp(ends_ms / 1000, UTC).isoformat(
-            timespec="seconds"
-        )
+        added["expires"] = datetime.fromtimestamp(ends_ms / 1000, UTC).isoformat(timespec="seconds")
     path = path.resolve()
     with _locked(path.parent) as directory:
         old = path.read_bytes() if path.exists() else b""

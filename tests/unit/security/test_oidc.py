@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from sharecoord.errors import InvalidConfigError, KeysUnavailableError, UnauthenticatedError
 from sharecoord.security import oidc as module
 from sharecoord.security.files import WatchedFiles
-from sharecoord.security.keys import ALGORITHMS, SETTING, KeyFile, read_key_file, read_key_set
+from sharecoord.security.keys import ALGORITHMS, SETTING, FileKeys, read_key_file, read_key_set
 from sharecoord.security.oidc import TOKEN_CHARS_MAX, Oidc
 from sharecoord.security.principals import Identity, Mechanism, Principal
 from tests.unit.security.support import (
@@ -297,7 +297,7 @@ async def test_what_is_known_ends_with_the_keys(tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
     path.write_bytes(key_set(jwk(RSA_KEY)))
     files = WatchedFiles({SETTING: str(path)}, read_key_file)
-    oidc = oidc_of(KeyFile(files))
+    oidc = oidc_of(FileKeys(files))
     token, newer = signed(), signed(EC_KEY, algorithm="ES256", key_id="k2")
     await oidc.identify(token)
     path.write_bytes(b"half of a fi")

@@ -17,7 +17,7 @@ import structlog
 from sharecoord.config.endpoints import TcpAddress
 from sharecoord.errors import InvalidConfigError, KeysUnavailableError
 from sharecoord.security.files import WatchedFiles, read_file
-from sharecoord.security.keys import SETTING, KeyFile, KeySet, read_key_file, read_key_set
+from sharecoord.security.keys import SETTING, FileKeys, KeySet, read_key_file, read_key_set
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -43,7 +43,7 @@ WAITING_MAX: Final = 1_024
 """Callers that wait for one answer at a time; each holds a call open."""
 
 
-class KeyServer:
+class RemoteKeys:
     """Keys at an address, asked for in a thread; the last good ones hold while it is away."""
 
     def __init__(
@@ -194,7 +194,7 @@ class _TimedResponse(HTTPResponse):
 
     def __init__(self, sock: socket.socket, *args: Any, **kwargs: Any) -> None:
         super().__init__(sock, *args, **kwargs)
-        raw = self.fp.detach()  # type: ignore[attr-defined]
+        raw = self.fp.detach()
         self.fp = io.BufferedReader(_Timed(raw, sock))
 
 
@@ -214,24 +214,24 @@ class _Timed(io.RawIOBase):
         if rest_s <= 0:
             raise TimeoutError("the answer is not whole in time")
         self._sock.settimeout(rest_s)
-        return self._raw.readinto(buffer)  # type: ignore[no-any-return, attr-defined]
+        return self._raw.readinto(buffer)
 
     def close(self) -> None:
         self._raw.close()
         super().close()
 
 
-def keys_of(place: str, ca_file: str) -> KeyFile | KeyServer:
+def keys_of(place: str, ca_file: str) -> FileKeys | RemoteKeys:
     """Where the keys come from, by the values of `security.oidc.jwks` and `….jwks.ca.file`.
 
     Raises:
         InvalidConfigError: The address is not a safe one, or a file is bad.
     """
     if "://" in place:
-        return KeyServer(place, ca_file=ca_file)
+        return RemoteKeys(place, ca_file=ca_file)
     if ca_file:
         raise InvalidConfigError(f"{CA_SETTING} is set, and {SETTING} is a file. Remove one.")
-    return KeyFile(WatchedFiles({SETTING: place}, read_key_file))
+    return FileKeys(WatchedFiles({SETTING: place}, read_key_file))
 
 
 def _parse_address(text: str) -> SplitResult:

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from sharecoord.errors import InvalidConfigError, KeysUnavailableError, UnauthenticatedError
-from sharecoord.security import key_server as module
-from sharecoord.security.key_server import ANSWER_MAX_BYTES, REFRESH_MIN_S, KeyServer, keys_of
-from sharecoord.security.keys import KeyFile
+from sharecoord.security import remote_keys as module
+from sharecoord.security.keys import FileKeys
 from sharecoord.security.oidc import Oidc
+from sharecoord.security.remote_keys import ANSWER_MAX_BYTES, REFRESH_MIN_S, RemoteKeys, keys_of
 from tests.certificates import Authority
 from tests.unit.security.support import (
     AUDIENCE,
@@ -91,11 +91,11 @@ def provider() -> Iterator[Provider]:
     server.close()
 
 
-def keys_at(provider: Provider, clock: Clock | None = None, **more: float) -> KeyServer:
-    return KeyServer(provider.address, monotonic_s=(clock or Clock()).monotonic_s, **more)
+def keys_at(provider: Provider, clock: Clock | None = None, **more: float) -> RemoteKeys:
+    return RemoteKeys(provider.address, monotonic_s=(clock or Clock()).monotonic_s, **more)
 
 
-def oidc_of(keys: KeyServer, clock: Clock) -> Oidc:
+def oidc_of(keys: RemoteKeys, clock: Clock) -> Oidc:
     return Oidc(
         issuer=ISSUER,
         audience=AUDIENCE,
@@ -188,12 +188,19 @@ def dripping(handler: Handler) -> None:
         handler.wfile.write(b" ")
 
 
+def dripping_headers(handler: Handler) -> None:
+    assert isinstance(handler.server, Provider)
+    while not handler.server.ended.wait(0.02):
+        handler.wfile.write(b"H")
+
+
 @pytest.mark.parametrize(
     ("answer", "problem"),
     [
         (endless_headers, "got more than 100 headers"),
         (silent, "timed out"),
         (dripping, "time"),
+        (dripping_headers, "time"),
         (lambda handler: handler.connection.close(), "127.0.0.1"),
         (says(b"", status=500), "the answer is 500 instead of 200"),
         (says(b"", status=302, Location="http://evil.example/"), "the answer is 302"),
@@ -314,11 +321,11 @@ async def test_https_with_an_authority_of_its_own(provider: Provider, tmp_path: 
     context = authority.issue("provider").server()
     provider.socket = context.wrap_socket(provider.socket, server_side=True)
     provider.scheme = "https"
-    keys = KeyServer(provider.address, ca_file=str(authority.certificate))
+    keys = RemoteKeys(provider.address, ca_file=str(authority.certificate))
     await keys.refresh()
     assert keys.problem == ""
     assert keys.value is not None
-    stranger = KeyServer(provider.address, ca_file=str(Authority(tmp_path, "other").certificate))
+    stranger = RemoteKeys(provider.address, ca_file=str(Authority(tmp_path, "other").certificate))
     await stranger.refresh()
     assert "CERTIFICATE_VERIFY_FAILED" in stranger.problem
     assert stranger.value is None
@@ -351,7 +358,7 @@ def test_an_address_that_is_not_safe_is_refused(address: str) -> None:
     "address", ["http://localhost:1/k", "http://[::1]/k", "https://idp.example"]
 )
 def test_an_address_that_is_safe(address: str) -> None:
-    assert isinstance(keys_of(address, ""), KeyServer)
+    assert isinstance(keys_of(address, ""), RemoteKeys)
 
 
 async def test_no_proxy_of_the_environment_is_asked(
@@ -368,7 +375,7 @@ def test_files(tmp_path: Path) -> None:
     path, other = tmp_path / "keys.json", tmp_path / "ca.pem"
     path.write_bytes(key_set(jwk(RSA_KEY)))
     other.write_text("no certificate")
-    assert isinstance(keys_of(str(path), ""), KeyFile)
+    assert isinstance(keys_of(str(path), ""), FileKeys)
     for place in (str(path), "http://localhost/keys"):
         with pytest.raises(InvalidConfigError, match=r"security\.oidc\.jwks\.ca\.file is set"):
             keys_of(place, str(other))
