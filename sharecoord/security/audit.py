@@ -178,9 +178,9 @@ def line_of(entry: AuditEntry, *, dropped: int = 0) -> bytes:
         "why": entry.why,
         "coordinator_id": entry.coordinator_id,
         "resources": entry.resources,
-        "asked": entry.asked,
         "before": entry.before,
         "after": entry.after,
+        "asked": entry.asked,
     }
     said = {name: texts.plain(value) for name, value in fields.items() if value or value == 0}
     if dropped:
@@ -305,7 +305,7 @@ Send = Callable[[str, bytes, Done], None]
 
 
 class TopicSink:
-    """Produces to a topic, one message a line. After an error a message may come twice."""
+    """Produces to a topic, one message a line. After an error, messages may come again."""
 
     def __init__(self, topic: str, send: Send, loop: asyncio.AbstractEventLoop) -> None:
         """Starts nothing; `send` is called on the loop."""
@@ -434,8 +434,7 @@ class AuditLog:
                 log.exception("audit: an entry could not be written down", call=entry.call)
                 self._drop(1)
                 return
-            has_room = self._waiting_bytes + len(line) <= self._queue_max_bytes
-            if has_room and not self._is_closing:
+            if self._has_room(entry, len(line)) and not self._is_closing:
                 self._lines.append(line)
                 self._waiting_bytes += len(line)
                 self._unsaid = 0
@@ -443,6 +442,16 @@ class AuditLog:
                 return
             self._drop(1)
         self._say_dropped()
+
+    def _has_room(self, entry: AuditEntry, size_bytes: int) -> bool:
+        """Whether an entry may wait. Refusals get into a queue that is half empty only.
+
+        So nobody without rights can push out the traces of those who have some.
+        """
+        is_refusal = entry.outcome is Outcome.REFUSED
+        if is_refusal and self._waiting_bytes > self._queue_max_bytes // 2:
+            return False
+        return self._waiting_bytes + size_bytes <= self._queue_max_bytes
 
     async def close(self) -> None:
         """Writes the lines that wait, within `CLOSE_S`; drops the others."""

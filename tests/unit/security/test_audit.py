@@ -227,6 +227,22 @@ def test_a_sink_that_hangs_holds_nobody_up_and_the_next_line_tells_the_loss() ->
     assert trail.figures == AuditFigures(12, 5, is_failing=False)
 
 
+def test_refusals_never_take_the_place_of_what_was_done() -> None:
+    sink = FakeSink(is_open=False)
+    refused = entry(10_000, outcome=Outcome.REFUSED)
+    size = len(line_of(refused))
+    trail = started(sink, queue_max_bytes=10 * size)
+    for _ in range(1_000):
+        trail.write(refused)
+    dropped = trail.figures.dropped
+    assert dropped == 1_000 - 6
+    write(trail, 10_001, 10_002)
+    assert trail.figures.dropped == dropped
+    sink.gate.set()
+    close(trail)
+    assert numbers(sink.lines) == [10_000] * 6 + [10_001, 10_002]
+
+
 def test_the_end_does_not_wait_for_a_sink_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audit, "CLOSE_S", 0)
     sink = FakeSink(is_open=False)
