@@ -145,7 +145,8 @@ class _Texts:
             for number, (name, each) in enumerate(value.items()):
                 if not self._left:
                     return found | {"...": f"{len(value) - number} more"}
-                found[self.cut(str(name))] = self.plain(each)
+                shown = self.cut(str(name))
+                found[shown] = self.plain(each)
             return found
         if isinstance(value, Sequence) and not isinstance(value, str | bytes):
             items: list[object] = []
@@ -186,8 +187,7 @@ def line_of(entry: AuditEntry, *, dropped: int = 0) -> bytes:
     if dropped:
         said["dropped"] = dropped
     text = json.dumps(said, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
-    # The one control character that JSON's ASCII has.
-    return text.replace("\x7f", "\\u007f").encode("ascii") + b"\n"
+    return text.encode("ascii") + b"\n"
 
 
 # -- sinks ----------------------------------------------------------------------------------------

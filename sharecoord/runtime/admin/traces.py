@@ -38,6 +38,9 @@ SHOWN_MAX: Final = 20
 DIGEST_CHARS: Final = 16
 """Characters of a SHA-256 in a trace: enough to find a row, or to compare with a known key."""
 
+_SAID_ELSEWHERE: Final = frozenset({"group_id", "group_ids", "by"})
+"""Arguments that stand among the resources, or are the principal."""
+
 Arguments = Mapping[str, Any]
 """A command's arguments by the names of its parameters."""
 
@@ -74,7 +77,7 @@ def trace_of(command: str, arguments: Arguments, result: Any = None) -> Trace:
     """
     given = _flat(arguments)
     resources = [str(each) for each in dict.fromkeys(_resources(given))]
-    asked = {name: value for name, value in given.items() if not name.startswith("group_id")}
+    asked = {name: value for name, value in given.items() if name not in _SAID_ELSEWHERE}
     before, after = ({}, {}) if result is None else COMMANDS[command].changed(given, result)
     return Trace(tuple(_first(resources)), _shown(asked.items()), before, after)
 
@@ -88,11 +91,11 @@ def is_told(command: str, outcome: Outcome) -> bool:
 
 
 def _flat(arguments: Arguments) -> dict[str, Any]:
-    """The arguments; of a command that takes all in one object, its fields. None is left out."""
-    if len(arguments) == 1:
-        (first,) = arguments.values()
-        if dataclasses.is_dataclass(first):
-            arguments = {each.name: getattr(first, each.name) for each in dataclasses.fields(first)}
+    """The arguments that say something; of a command that takes all in one object, its fields."""
+    command = arguments.get("command")
+    if command is not None:
+        names = (each.name for each in dataclasses.fields(command))
+        arguments = {name: getattr(command, name) for name in names}
     return {name: value for name, value in arguments.items() if not _is_empty(value)}
 
 

@@ -156,7 +156,7 @@ def test_the_trace_of_a_thousand_partitions_is_small() -> None:
 async def test_pauses_and_resumptions(bench: Bench) -> None:
     await bench.member()
     given = {"group_id": "g", "topics": (("orders", (1,)),), "member_ids": ("m1",)}
-    trace = await traced(bench, "pause_group", {**given, "reason": "why"})
+    trace = await traced(bench, "pause_group", {**given, "reason": "why", "by": "User:alice"})
     assert trace == Trace(
         ("group:g", "topic:orders"),
         {"topics": [["orders", [1]]], "member_ids": ["m1"], "reason": "why"},
@@ -255,11 +255,16 @@ async def test_no_payload_of_a_dead_letter_is_in_a_trace(bench: Bench) -> None:
     wanted = LetterFilter(key=b"secret", headers=(("h", b"secret"),), ids=("x",))
     listed = {"group_id": "g", "wanted": wanted, "topic": "dead", "max_letters": 0, "after": ""}
     traces = [await traced(bench, "list_dead_letters", listed)]
-    filtered = {"key": digest(b"secret"), "headers": [["h", digest(b"secret")]], "ids": ["x"]}
+    filtered = {
+        "key": digest(b"secret"),
+        "headers": [["h", digest(b"secret")]],
+        "ids": ["x"],
+    }
     assert traces[0].resources == ("group:g", "dead-letter-topic:dead")
     assert traces[0].asked == {"wanted": filtered, "topic": "dead", "max_letters": 0}
     place = LetterPlace("dead", 0, 0)
     traces.append(await traced(bench, "show_dead_letter", {"group_id": "g", "place": place}))
+    assert traces[1].resources == ("group:g", "dead-letter-topic:dead")
     assert traces[1].asked == {"place": {"topic": "dead", "partition": 0, "offset": 0}}
     command = LetterCommand("g", LetterFilter(), all_letters=True)
     runs = ("redrive_dead_letters", "discard_dead_letters")
@@ -281,4 +286,7 @@ def test_a_refused_call_tells_what_was_asked() -> None:
     given = {"group_id": "g", "set_values": {NAME: "stolen"}, "deleted": ()}
     trace = trace_of("alter_group_configs", given)
     assert trace == Trace(("group:g",), {"set_values": {NAME: "stolen"}}, {}, {})
+    # An empty key is a key, too.
+    trace = trace_of("list_dead_letters", {"group_id": "g", "wanted": LetterFilter(key=b"")})
+    assert trace.asked == {"wanted": {"key": digest(b"")}}
     assert trace_of("describe_coordinator", {}) == Trace((), {}, {}, {})

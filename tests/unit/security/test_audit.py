@@ -185,6 +185,9 @@ def test_what_has_many_entries_says_how_many_are_missing() -> None:
     assert 100 < len(shown) < ENTRY_CHARS_MAX
     assert found["resources"][-1] == f"... {many - len(shown)} more"
     assert found["asked"] == {"...": f"{many} more"}
+    found = json.loads(line_of(entry(after={"numbers": range(many)})))["after"]["numbers"]
+    assert 100 < len(found) < ENTRY_CHARS_MAX
+    assert found[-1] == f"... {many - len(found) + 1} more"
 
 
 def test_values_that_json_does_not_have_become_texts() -> None:
@@ -280,15 +283,20 @@ def test_a_sink_that_fails_to_the_end_costs_the_lines_that_wait() -> None:
     class Failing(FakeSink):
         def write(self, lines: Sequence[bytes]) -> int:
             assert lines
-            self.entered.set()
+            attempts.append(is_ending)
             raise BrokenPipeError(errno.EPIPE, "Broken pipe")
 
+    attempts: list[bool] = []
+    is_ending = False
     sink = Failing()
     trail = started(sink)
     with capture_logs() as lines:
         write(trail, 1, 2)
         eventually(lambda: trail.figures.is_failing)
+        is_ending = True
         close(trail)
+    # One that was under way, and the last one.
+    assert sum(attempts) <= 2
     assert trail.figures == AuditFigures(0, 2, is_failing=True)
     assert [line.get("why", line.get("in_all")) for line in lines] == ["Broken pipe", 2]
     assert sink.is_closed
