@@ -120,16 +120,22 @@ def _parse_host(host: str) -> str:
     return host
 
 
-def check_listen_security(address: ListenAddress, *, tls: bool, insecure: bool) -> None:
+def check_listen_security(
+    address: ListenAddress, *, tls: bool, insecure: bool, is_fleet: bool = False
+) -> None:
     """Refuses to serve other machines in clear text, unless `insecure` asks for it by name.
+
+    The coordinators of a fleet listen for each other on the same host (coordinator.peer.port).
 
     Raises:
         InvalidConfigError: The address is not a loopback one, without TLS.
     """
     if tls or insecure or address.is_loopback:
         return
+    who = "workers, and coordinators to each other," if is_fleet else "workers"
     raise InvalidConfigError(
-        f'listen.address="{address}" is open to other machines, and there is no TLS: set '
+        f'listen.address="{address}" is open to other machines, and there is no TLS: {who} would '
+        "speak in clear text. Set "
         "tls.cert.file and tls.key.file, or listen on localhost or unix:PATH, or accept clear "
         "text with --insecure (listen.insecure: true).",
         metadata={"key": "listen.address", "value": str(address)},

@@ -77,6 +77,12 @@ class BoardCollector(Collector):
             yield from _events(snapshot.events)
         if snapshot.producers is not None:
             yield from _producers(snapshot.producers)
+        if snapshot.peer_links_refused is not None:
+            yield CounterMetricFamily(
+                "sharecoord_peer_links_refused",
+                "Links that were refused because nobody proved to be a coordinator of the fleet.",
+                value=snapshot.peer_links_refused,
+            )
         yield from _by_place(snapshot.partitions)
 
 

@@ -125,6 +125,25 @@ def make_server(
     return server, statuses
 
 
+def make_peer_server(
+    handlers: grpc.GenericRpcHandler[Any, Any], *, message_bytes_max: int
+) -> grpc.aio.Server:
+    """The server of the fleet's own door, not yet listening: other coordinators and nobody else.
+
+    Args:
+        handlers: Of the peer service.
+        message_bytes_max: Largest message of another coordinator.
+    """
+    options = [
+        *OPTIONS,
+        ("grpc.max_receive_message_length", message_bytes_max),
+        ("grpc.so_reuseport", 0),
+    ]
+    server = grpc.aio.server(options=options)
+    server.add_generic_rpc_handlers((handlers,))
+    return server
+
+
 async def set_serving(statuses: HealthServicer) -> None:
     """Reports every service as serving."""
     for name in SERVICES:
@@ -132,7 +151,12 @@ async def set_serving(statuses: HealthServicer) -> None:
 
 
 def bind(
-    server: grpc.aio.Server, address: ListenAddress, tls: TlsConfig, *, is_shared: bool = False
+    server: grpc.aio.Server,
+    address: ListenAddress,
+    tls: TlsConfig,
+    *,
+    is_shared: bool = False,
+    setting: str = "listen.address",
 ) -> ListenAddress:
     """Listens; returns the address with the port that it got.
 
@@ -141,12 +165,13 @@ def bind(
         address: Where to listen; port 0 = any free one.
         tls: Certificate of the listener; without one it speaks clear text.
         is_shared: Whether other coordinators of this fleet listen at the address, too.
+        setting: Name of the setting that says where.
 
     Raises:
         InvalidConfigError: The address can not be had, or a TLS file can not be read.
     """
     if not is_shared:
-        check_free(address)
+        check_free(address, setting)
     try:
         if tls.cert_file:
             port = server.add_secure_port(str(address), _server_credentials(tls))
@@ -154,7 +179,7 @@ def bind(
             port = server.add_insecure_port(str(address))
     except RuntimeError as error:
         raise InvalidConfigError(
-            f"listen.address: can not listen on {address}; is another process there? Choose "
+            f"{setting}: can not listen on {address}; is another process there? Choose "
             "another port (0 = any free one) or stop that process"
         ) from error
     return address if isinstance(address, UnixAddress) else TcpAddress(address.host, port)

@@ -107,6 +107,8 @@ class Snapshot:
     events: EventFigures | None = None
     """None when there is no event log."""
     producers: ProducerFigures | None = None
+    peer_links_refused: int | None = None
+    """None without a fleet."""
 
 
 class StatusBoard:
@@ -169,6 +171,7 @@ class StatusBoard:
             exports=coordinator.offsets_exporter.figures(),
             events=None if context.events is None else context.events.figures,
             producers=self.producers(),
+            peer_links_refused=coordinator.fleet and coordinator.fleet.refused_links,
         )
 
 

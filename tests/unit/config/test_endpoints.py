@@ -104,6 +104,13 @@ def test_clear_text_for_other_machines_must_be_asked_for(text: str) -> None:
         check_listen_security(address, tls=False, insecure=False)
 
 
+def test_a_fleet_is_told_that_its_coordinators_would_speak_in_clear_text() -> None:
+    with pytest.raises(InvalidConfigError, match=r"coordinators to each other.*tls\.cert\.file"):
+        check_listen_security(TcpAddress("h", 1), tls=False, insecure=False, is_fleet=True)
+    for tls, insecure in ((True, False), (False, True)):
+        check_listen_security(TcpAddress("h", 1), tls=tls, insecure=insecure, is_fleet=True)
+
+
 @pytest.mark.parametrize(
     ("text", "kind", "url", "shared"),
     [

@@ -84,6 +84,7 @@ SNAPSHOT = Snapshot(
     loop_restarts={"idle": 3, "lease": 0},
     events=EventFigures(9, 2, 100),
     producers=ProducerFigures(is_running=False, is_down=True, restarts=4, waiting_bytes=70),
+    peer_links_refused=6,
     memory=MemoryFigures(MemoryLevel.READS_STOPPED, 1_000, caches=800, ranges=55),
 )
 
@@ -125,6 +126,7 @@ LINES = {
     "sharecoord_producers_down 1.0",
     "sharecoord_producers_restarts_total 4.0",
     "sharecoord_producers_waiting_bytes 70.0",
+    "sharecoord_peer_links_refused_total 6.0",
     'sharecoord_offsets_export_ok{export_group="sharecoord.g",group="g",reason=""} 1.0',
     f"sharecoord_offsets_export_ok{REFUSED} 0.0",
 }
