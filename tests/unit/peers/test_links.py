@@ -12,7 +12,6 @@ import grpc
 import pytest
 
 from sharecoord.api.grpc.peer_service import PeerService
-from sharecoord.config.process_settings import TlsConfig
 from sharecoord.core.changes import PartitionKey
 from sharecoord.core.fleet.peering import (
     AskLockBooks,
@@ -231,7 +230,7 @@ async def test_an_http_proxy_of_the_environment_is_for_other_programs(
     (port,) = free_ports(1)
     address = f"127.0.0.1:{port}"
     async with (
-        pair(channel_maker(TlsConfig())) as (coordinator, listener, network),
+        pair(channel_maker(None)) as (coordinator, listener, network),
         serving(coordinator, address),
     ):
         network.follow({"owner": address})
