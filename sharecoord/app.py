@@ -37,7 +37,7 @@ from sharecoord.ingest.readers import make_reader, say_who_reads
 from sharecoord.kafka.refusals import Refusals
 from sharecoord.kafka.wire.catalog import WireCatalog
 from sharecoord.kafka.wire.keys import Settings, brokers_of, reads_all
-from sharecoord.management.server import ManagementServer
+from sharecoord.management.server import ManagementServer, metrics_token
 from sharecoord.observability.logs import configure_logging
 from sharecoord.observability.standard_error import dropped_lines, guard_standard_error
 from sharecoord.peers.links import GrpcPeerNetwork, channel_maker
@@ -59,6 +59,8 @@ from sharecoord.runtime.kernel.precise_loop import precise_loop
 from sharecoord.runtime.kernel.store_thread import StoreThread
 from sharecoord.runtime.status.event_samples import EventSampler
 from sharecoord.runtime.status.status import StatusBoard
+from sharecoord.security.files import WatchedFiles
+from sharecoord.security.key_pairs import KeyPair, listener_pair, management_tls
 from sharecoord.store.factory import make_store
 
 if TYPE_CHECKING:
@@ -116,6 +118,7 @@ class Application:
         self._peer_secret = secrets.token_bytes(SECRET_BYTES)
         self._files: OpenFiles | None = None
         self._sampler: EventSampler | None = None
+        self._pair: WatchedFiles[KeyPair] | None = None
 
     async def start(self) -> None:
         """Opens the store, loads groups, listens.
@@ -131,13 +134,16 @@ class Application:
 
     async def _start(self) -> None:
         config = self.config
-        tls = bool(config.tls.cert_file)
-        check_listen_security(
+        is_open = check_listen_security(
             config.listen.address,
-            tls=tls,
+            tls=config.tls.enabled,
+            knows_clients=config.knows_clients,
             insecure=config.listen.insecure,
             is_fleet=config.coordinator.mode is Mode.FLEET,
         )
+        if is_open:
+            log.warning("insecure", why=is_open)
+        self._pair = listener_pair(config.tls)
         loop = asyncio.get_running_loop()
         self.failure = loop.create_future()
         context = await self._context(loop)
@@ -163,13 +169,15 @@ class Application:
                 host=config.management.host,
                 port=config.management.port,
                 or_any=config.source("management.port") is Source.DEFAULT,
+                tls=management_tls(config.management),
+                token=metrics_token(config.management.metrics_token_file),
             )
             self.management_port = await asyncio.to_thread(management.start)
             self._stack.push_async_callback(asyncio.to_thread, management.stop)
 
     def _network(self, fleet: Fleet) -> PeerNetwork:
         """Links to the other coordinators of a fleet."""
-        channels = channel_maker(self.config.tls)
+        channels = channel_maker(self._pair, peer_name=self.config.tls.peer_name)
         return GrpcPeerNetwork(
             fleet.coordinator_id,
             fleet.gateway,
@@ -183,15 +191,24 @@ class Application:
         config, fleet = self.config, coordinator.fleet
         shares_port = config.coordinator.processes > 1
         server, statuses = make_server(
-            coordinator, request_bytes_max=config.limits.request_max_bytes, shares_port=shares_port
+            coordinator,
+            request_bytes_max=config.limits.request_max_bytes,
+            shares_port=shares_port,
+            reflection=config.listen.reflection,
         )
         admin = self._admin(coordinator)
         server.add_generic_rpc_handlers((AdminService(admin).handlers(),))
         coordinator.context.tasks.keep("floods", FloodWatch(coordinator, admin).run)
-        address = bind(server, config.listen.address, config.tls, is_shared=shares_port)
+        address = bind(
+            server,
+            config.listen.address,
+            self._pair,
+            is_shared=shares_port,
+            socket_mode=config.listen.socket_mode,
+        )
         self.address = str(address)
         door = None if fleet is None else self._peer_door(coordinator, fleet)
-        peers_at = door and door.bind(config.listen.address, config.coordinator, config.tls)
+        peers_at = door and door.bind(config.listen.address, config.coordinator, self._pair)
         await server.start()
         drain_ms = config.coordinator.drain_timeout_ms
         self._stack.push_async_callback(server.stop, drain_ms / 1000)
@@ -478,7 +495,8 @@ async def _serve(config: ProcessConfig, ready_file: Path | None) -> None:
     print(f"  store       {store.masked}", file=sys.stderr)  # noqa: T201
     print(f"  workers at  {application.address}", file=sys.stderr)  # noqa: T201
     if application.management_port is not None:
-        where = f"http://{config.management.host}:{application.management_port}"
+        scheme = "https" if config.management.tls_cert_file else "http"
+        where = f"{scheme}://{config.management.host}:{application.management_port}"
         print(f"  health at   {where}/healthz/ready", file=sys.stderr)  # noqa: T201
     if ready_file is not None:
         write_ready_file(ready_file, application.address)

@@ -63,7 +63,7 @@ class Store(Protocol):
     ) -> None:
         """Creates or checks the schema, takes the store for this coordinator.
 
-        `secret` stands in the lease row, where the other coordinators of a fleet read it; b"" = none.
+        `secret` stands in the lease row, where the other coordinators read it; b"" = none.
 
         Raises:
             StoreVersionError: The schema is of a newer release (or an older one that needs

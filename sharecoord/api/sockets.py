@@ -1,9 +1,12 @@
-"""Checks whether an address can be listened at."""
+"""Checks whether an address can be listened at, and makes socket files for whom they are meant."""
 
 from __future__ import annotations
 
 import errno
+import os
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from sharecoord.config.endpoints import ListenAddress, TcpAddress, UnixAddress
@@ -58,3 +61,18 @@ def _tcp_problem(address: TcpAddress) -> str:
         worst = (taken or problems)[0]
         return worst.strerror or str(worst)
     return ""
+
+
+@contextmanager
+def closed_to_others(address: UnixAddress, mode: int) -> Iterator[None]:
+    """Gives the socket file that is made inside its mode; until then nobody else can connect.
+
+    The mask of new files is the whole process's. Files that other threads make inside are therefore
+    closed to others as well, and folders can still be used by this process.
+    """
+    mask = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(mask)
+    Path(address.path).chmod(mode)

@@ -21,7 +21,6 @@ from sharecoord.config.endpoints import (
     StoreKind,
     StoreUrl,
     TcpAddress,
-    UnixAddress,
     mask_url,
     parse_audit_sink,
     parse_events_sink,
@@ -139,9 +138,9 @@ def _parse_advertised(text: str) -> ListenAddress | None:
 
 def _parse_peer_address(text: str) -> TcpAddress | None:
     address = _parse_advertised(text)
-    if isinstance(address, UnixAddress):
-        raise ValueError("HOST:PORT: coordinators reach each other over TCP")
-    return address
+    if address is None or isinstance(address, TcpAddress):
+        return address
+    raise ValueError("HOST:PORT: coordinators reach each other over TCP")
 
 
 def _render_optional(address: ListenAddress | None) -> str:
@@ -334,9 +333,9 @@ class CoordinatorConfig:
     peer_address: TcpAddress | None = custom_setting(
         "coordinator.peer.address",
         "Where the other coordinators of a fleet reach this one, such as a proxy that leads to "
-        "`coordinator.peer.port`. Empty = that port on the host of the listen address, or, when that "
-        "is all interfaces, on the host of the advertised address. With several processes, process "
-        "N of them (from 0) adds N to the port.",
+        "`coordinator.peer.port`. Empty = that port on the host of the listen address, or, when "
+        "that is all interfaces, on the host of the advertised address. With several processes, "
+        "process N of them (from 0) adds N to the port.",
         default=None,
         parser=_parse_peer_address,
         renderer=_render_optional,
@@ -344,8 +343,8 @@ class CoordinatorConfig:
     peer_port: int = int_setting(
         "coordinator.peer.port",
         "Port at which a coordinator of a fleet listens for the others, on the host of the listen "
-        "address (`localhost` with `unix:PATH`); no worker is served there. With several processes, "
-        "process N of them (from 0) adds N to it; 0 = any free one.",
+        "address (`localhost` with `unix:PATH`); no worker is served there. With several "
+        "processes, process N of them (from 0) adds N to it; 0 = any free one.",
         default=0,
         bounds=(0, 65_535),
     )

@@ -11,17 +11,18 @@ import grpc
 import structlog
 
 from sharecoord import __version__
-from sharecoord.config.process_settings import TlsConfig
 from sharecoord.core.fleet.belonging import NONCE_BYTES, Greeting, Side, proof_of, proves
 from sharecoord.core.fleet.peering import Alive, GatewayItem, Settle
 from sharecoord.core.limits import CHECKPOINT_BYTES_MAX
 from sharecoord.errors import SharecoordError, UnauthenticatedError, UnsupportedVersionError
 from sharecoord.ports import PeerListener
+from sharecoord.security.files import WatchedFiles
+from sharecoord.security.key_pairs import KeyPair
 from sharecoord.wire import PEER_PROTOCOL_VERSION, peer_codec
 from sharecoord.wire import peer_service_pb2 as peer
 from sharecoord.wire import peer_service_pb2_grpc as peer_grpc
 from sharecoord.wire.send_queue import SendQueue
-from sharecoord.wire.transport import keepalive, read_pem
+from sharecoord.wire.transport import keepalive
 
 log = structlog.get_logger(__name__)
 
@@ -51,26 +52,31 @@ OPTIONS: Final[list[tuple[str, Any]]] = [
 ]
 
 
-def channel_maker(tls: TlsConfig) -> Callable[[str], grpc.aio.Channel]:
+def channel_maker(
+    pair: WatchedFiles[KeyPair] | None, *, peer_name: str = ""
+) -> Callable[[str], grpc.aio.Channel]:
     """Channels to the other coordinators of a fleet, which all have certificates of one kind.
 
-    Args:
-        tls: Of this coordinator's listener. The others' certificates are checked against the
-            authorities of clients, or, without these, against its own chain.
+    Each channel is made with the pair as it is then. The others' certificates are checked against
+    the authorities of clients, or, without these, against the own chain.
 
-    Raises:
-        InvalidConfigError: A file can not be read.
+    Args:
+        pair: Of this coordinator's listener; None = the fleet speaks clear text.
+        peer_name: The name in the others' certificates (tls.peer.name); "" = that of their address.
     """
-    if not tls.enabled:
+    if pair is None:
         return lambda address: grpc.aio.insecure_channel(address, OPTIONS)
-    chain = read_pem("tls.cert.file", tls.cert_file)
-    roots = read_pem("tls.client.ca.file", tls.client_ca_file) if tls.client_ca_file else chain
-    key = read_pem("tls.key.file", tls.key_file)
-    credentials = grpc.ssl_channel_credentials(roots, key, chain)
     options = list(OPTIONS)
-    if tls.peer_name:
-        options.append(("grpc.ssl_target_name_override", tls.peer_name))
-    return lambda address: grpc.aio.secure_channel(address, credentials, options)
+    if peer_name:
+        options.append(("grpc.ssl_target_name_override", peer_name))
+
+    def make(address: str) -> grpc.aio.Channel:
+        now = pair.value
+        roots = now.client_authorities or now.chain
+        credentials = grpc.ssl_channel_credentials(roots, now.key, now.chain)
+        return grpc.aio.secure_channel(address, credentials, options)
+
+    return make
 
 
 class GrpcPeerNetwork:
@@ -170,7 +176,6 @@ class GrpcPeerNetwork:
             call.cancel()
             self._listener.unlinked(owner_id)
         return True
-
 
     async def _greet(self, owner_id: str, call: Any) -> None:
         """Begins a link: the owner proves that it belongs to the fleet, then this gateway does.

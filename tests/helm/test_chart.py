@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from sharecoord.config import process
-from sharecoord.config.endpoints import parse_listen_address
+from sharecoord.config.endpoints import check_listen_security, parse_listen_address
 from sharecoord.management.server import make_app
 from sharecoord.runtime.status.status import StatusBoard
 from tests.helm.conftest import CHART, Helm, Manifest
@@ -132,7 +132,13 @@ def test_the_coordinator_accepts_its_configuration(
     assert config.coordinator.peer_port == (door or 0)
     assert (door is not None) == is_fleet
     assert config.coordinator.peer_address is None
-    assert config.tls.enabled or config.listen.insecure or config.listen.address.is_loopback
+    is_open = check_listen_security(
+        config.listen.address,
+        tls=config.tls.enabled,
+        knows_clients=config.knows_clients,
+        insecure=config.listen.insecure,
+    )
+    assert bool(is_open) == config.listen.insecure
 
 
 SETTING_OF_FLAG = {

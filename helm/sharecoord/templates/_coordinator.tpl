@@ -13,7 +13,7 @@
 {{- end }}
 {{- if include "sharecoord.tcp" . }}
 - --listen=0.0.0.0:7070
-{{- if not .Values.tls.existingSecret }}
+{{- if .Values.insecure }}
 - --insecure
 {{- end }}
 {{- else }}

@@ -5,7 +5,9 @@ from __future__ import annotations
 from sharecoord.api.grpc.peer_service import PeerService
 from sharecoord.api.grpc.server import bind, make_peer_server
 from sharecoord.config.endpoints import ListenAddress, TcpAddress
-from sharecoord.config.process_settings import CoordinatorConfig, TlsConfig
+from sharecoord.config.process_settings import CoordinatorConfig
+from sharecoord.security.files import WatchedFiles
+from sharecoord.security.key_pairs import KeyPair
 
 LOCALHOST = "localhost"
 
@@ -24,7 +26,10 @@ class PeerDoor:
         self._server = make_peer_server(service.handlers(), message_bytes_max=message_bytes_max)
 
     def bind(
-        self, listen: ListenAddress, coordinator: CoordinatorConfig, tls: TlsConfig
+        self,
+        listen: ListenAddress,
+        coordinator: CoordinatorConfig,
+        pair: WatchedFiles[KeyPair] | None,
     ) -> TcpAddress:
         """Takes the port; returns the address with the port that it got.
 
@@ -32,14 +37,14 @@ class PeerDoor:
             listen: Where workers connect. The door is on the same host, so it is open to other
                 machines only where that is allowed to be; beside a Unix socket it is on localhost.
             coordinator: Says which port.
-            tls: Certificate of the listener; without one it speaks clear text.
+            pair: What the listener shows, as it is at each connection; None = it speaks clear text.
 
         Raises:
-            InvalidConfigError: The port can not be had, or a TLS file can not be read.
+            InvalidConfigError: The port can not be had.
         """
         host = listen.host if isinstance(listen, TcpAddress) else LOCALHOST
         wanted = TcpAddress(host, coordinator.peer_port)
-        bound = bind(self._server, wanted, tls, setting="coordinator.peer.port")
+        bound = bind(self._server, wanted, pair, setting="coordinator.peer.port")
         assert isinstance(bound, TcpAddress), "of a host and a port"
         return bound
 

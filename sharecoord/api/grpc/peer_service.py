@@ -232,8 +232,8 @@ class PeerService:
             )
         if not proves(shown, Side.GATEWAY, self._fleet.secret_of(gateway_id), greeting):
             raise UnauthenticatedError(
-                f"this is not coordinator {quoted(gateway_id)} of this fleet: no living coordinator "
-                "of that id has the secret that the proof was made with in its row of the store"
+                f"this is not coordinator {quoted(gateway_id)} of this fleet: no living one of "
+                "that id has the secret that the proof was made with in its row of the store"
             )
 
     def _say_refused(self, address: str, error: SharecoordError) -> None:
@@ -260,7 +260,7 @@ class PeerService:
         )
         self._fleet.gateway_came(link)
         try:
-            # A newer link of the gateway closes it; should that be the stale one, it connects again.
+            # A newer link of the gateway closes it; if that is the stale one, it connects again.
             while not link.closed:
                 async with asyncio.timeout(SILENCE_S):
                     data = await context.read()

@@ -20,6 +20,8 @@ from sharecoord.core.fleet.belonging import SECRET_BYTES
 from sharecoord.devenv.processes import LOOPBACK, free_ports
 from sharecoord.errors import InvalidConfigError
 from sharecoord.peers.links import channel_maker
+from sharecoord.security.files import WatchedFiles
+from sharecoord.security.key_pairs import KeyPair, listener_pair
 from sharecoord.wire import peer_service_pb2 as peer
 from tests.certificates import Authority
 from tests.unit.runtime.worlds import world_with
@@ -46,10 +48,12 @@ def door_of(**options: Any) -> PeerDoor:
 
 @contextlib.asynccontextmanager
 async def opened(
-    listen: ListenAddress = ANYWHERE, tls: TlsConfig = TlsConfig(), **options: Any  # noqa: B008
+    listen: ListenAddress = ANYWHERE,
+    pair: WatchedFiles[KeyPair] | None = None,
+    **options: Any,
 ) -> AsyncIterator[TcpAddress]:
     door = door_of(**options)
-    address = door.bind(listen, CoordinatorConfig(), tls)
+    address = door.bind(listen, CoordinatorConfig(), pair)
     await door.start()
     async with asyncio.timeout(DEADLINE_S):
         yield address
@@ -67,7 +71,7 @@ async def test_the_workers_port_does_not_serve_coordinators() -> None:
     """Not even with the right hello: the method is not there."""
     coordinator = world_with(0).build("owner", fleet=True)
     server, _ = make_server(coordinator, request_bytes_max=1 << 20, shares_port=False)
-    address = bind(server, ANYWHERE, TlsConfig())
+    address = bind(server, ANYWHERE, None)
     await server.start()
     hello = peer.GatewayItem(hello=peer.Hello(coordinator_id="b", owner_id="owner"))
     said = peer.GatewayMessage(items=[hello]).SerializeToString()
@@ -106,9 +110,9 @@ async def test_a_port_that_is_taken_is_named() -> None:
     (port,) = free_ports(1)
     config = CoordinatorConfig(peer_port=port)
     first, second = door_of(), door_of()
-    assert first.bind(ANYWHERE, config, TlsConfig()) == TcpAddress(LOOPBACK, port)
+    assert first.bind(ANYWHERE, config, None) == TcpAddress(LOOPBACK, port)
     with pytest.raises(InvalidConfigError, match=rf"coordinator\.peer\.port: .*:{port}"):
-        second.bind(ANYWHERE, config, TlsConfig())
+        second.bind(ANYWHERE, config, None)
     await first.stop()
 
 
@@ -116,17 +120,19 @@ async def test_it_speaks_tls_and_knows_the_authorities_of_the_fleet(tmp_path: Pa
     """A certificate of another authority, or none, ends before a message is read."""
     ours, others = Authority(tmp_path, "ours"), Authority(tmp_path, "others")
 
-    def tls_of(authority: Authority, name: str) -> TlsConfig:
+    def pair_of(authority: Authority, name: str) -> WatchedFiles[KeyPair] | None:
         pair = authority.issue(name)
-        return TlsConfig(
-            cert_file=str(pair.certificate),
-            key_file=str(pair.key),
-            client_ca_file=str(ours.certificate),
+        return listener_pair(
+            TlsConfig(
+                cert_file=str(pair.certificate),
+                key_file=str(pair.key),
+                client_ca_file=str(ours.certificate),
+            )
         )
 
-    async with opened(tls=tls_of(ours, "owner")) as address:
-        async with channel_maker(tls_of(ours, "gateway"))(str(address)) as channel:
+    async with opened(pair=pair_of(ours, "owner")) as address:
+        async with channel_maker(pair_of(ours, "gateway"))(str(address)) as channel:
             assert await code_of(channel, LINK) is grpc.StatusCode.INVALID_ARGUMENT
-        for stranger in (tls_of(others, "stranger"), TlsConfig()):
+        for stranger in (pair_of(others, "stranger"), None):
             async with channel_maker(stranger)(str(address)) as channel:
                 assert await code_of(channel, LINK) is grpc.StatusCode.UNAVAILABLE

@@ -129,7 +129,11 @@ POD, LOAD_BALANCER = TcpAddress("10.9.9.9", 7070), TcpAddress("queue.example", 4
         # Members come by another way; this host is reached where it listens.
         (HERE, {"advertised_address": LOAD_BALANCER}, "10.0.0.1:7072"),
         (ANY, {"advertised_address": POD}, "10.9.9.9:7072"),
-        (TcpAddress("::", 7072), {"advertised_address": TcpAddress("fd00::7", 1)}, "[fd00::7]:7072"),
+        (
+            TcpAddress("::", 7072),
+            {"advertised_address": TcpAddress("fd00::7", 1)},
+            "[fd00::7]:7072",
+        ),
         (ANY, {"advertised_address": POD, "peer_address": PEERS}, "p:1"),
         (HERE, {"peer_address": PEERS}, "p:1"),
         (TcpAddress("localhost", 7), {"advertised_address": UnixAddress("/s")}, "localhost:7"),

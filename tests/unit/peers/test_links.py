@@ -12,7 +12,6 @@ import grpc
 import pytest
 
 from sharecoord.api.grpc.peer_service import PeerService
-from sharecoord.config.process_settings import TlsConfig
 from sharecoord.core.changes import PartitionKey
 from sharecoord.core.fleet.belonging import NONCE_BYTES, SECRET_BYTES, Greeting, Side, proof_of
 from sharecoord.core.fleet.peering import (
@@ -190,7 +189,7 @@ async def test_who_is_not_followed_any_more_has_no_link(tmp_path: Path) -> None:
         assert await listener.gone.get() == "owner"
 
 
-# -- a stranger at the owner's address --------------------------------------------------------------
+# -- a stranger at the owner's address -------------------------------------------------------------
 
 
 @contextlib.asynccontextmanager
@@ -297,7 +296,7 @@ async def test_an_http_proxy_of_the_environment_is_for_other_programs(
     (port,) = free_ports(1)
     address = f"127.0.0.1:{port}"
     async with (
-        pair(channel_maker(TlsConfig())) as (coordinator, listener, network),
+        pair(channel_maker(None)) as (coordinator, listener, network),
         serving(coordinator, address),
     ):
         network.follow({"owner": address})

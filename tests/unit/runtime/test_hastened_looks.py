@@ -1,4 +1,4 @@
-"""Looks at the store that links of unknown coordinators hasten: soon for one, few for a thousand."""
+"""Looks at the store that links of unknown coordinators hasten: soon for one, few for many."""
 
 from __future__ import annotations
 
