@@ -207,8 +207,10 @@ class Application:
             socket_mode=config.listen.socket_mode,
         )
         self.address = str(address)
-        door = None if fleet is None else self._peer_door(coordinator, fleet)
-        peers_at = door and door.bind(config.listen.address, config.coordinator, self._pair)
+        door = peers_at = None
+        if fleet is not None:
+            door = self._peer_door(coordinator, fleet)
+            peers_at = door.bind(config.listen.address, config.coordinator, self._pair)
         await server.start()
         drain_ms = config.coordinator.drain_timeout_ms
         self._stack.push_async_callback(server.stop, drain_ms / 1000)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import grpc
 import structlog
@@ -220,11 +220,11 @@ async def _vouch(send_queue: SendQueue[GatewayItem]) -> None:
         send_queue.say(Alive())
 
 
-def _item(message: Any, name: str) -> Any:
+def _item(message: Any, name: Literal["welcome", "accepted"]) -> Any:
     """The item of this name, with which a message of the owner begins."""
     if isinstance(message, peer.OwnerMessage) and message.items:
         first = message.items[0]
-        if first.HasField(name):  # type: ignore[arg-type]
+        if first.HasField(name):
             return getattr(first, name)
     raise UnsupportedVersionError("the other side is no coordinator of a fleet")
 

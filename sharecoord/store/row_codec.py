@@ -112,12 +112,12 @@ def decode_coordinator(row: Sequence[Any]) -> CoordinatorRow:
 
     A secret that is no hexadecimal text proves nothing, and counts as none.
     """
-    *values, text = row
+    coordinator_id, address, peer_address, draining, text = row
     try:
         secret = bytes.fromhex(text or "")
     except ValueError:
         secret = b""
-    return CoordinatorRow(*values, secret)
+    return CoordinatorRow(coordinator_id, address, peer_address, draining, secret)
 
 
 def encode_config(config: Mapping[str, str]) -> str:

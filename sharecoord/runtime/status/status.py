@@ -171,7 +171,9 @@ class StatusBoard:
             exports=coordinator.offsets_exporter.figures(),
             events=None if context.events is None else context.events.figures,
             producers=self.producers(),
-            peer_links_refused=coordinator.fleet and coordinator.fleet.refused_links,
+            peer_links_refused=None
+            if coordinator.fleet is None
+            else coordinator.fleet.refused_links,
         )
 
 

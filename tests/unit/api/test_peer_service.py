@@ -39,8 +39,8 @@ Answer = Callable[[peer.Welcome], bytes]
 class Call:
     """A link by hand, message by message."""
 
-    def __init__(self, channel: grpc.aio.Channel) -> None:
-        link: Any = channel.stream_stream(LINK, response_deserializer=peer.OwnerMessage.FromString)
+    def __init__(self, channel: Any) -> None:
+        link = channel.stream_stream(LINK, response_deserializer=peer.OwnerMessage.FromString)
         self._call = link()
 
     async def send(self, data: bytes) -> None:

@@ -202,7 +202,7 @@ async def impostor(
     class Impostor(peer_grpc.PeerServiceServicer):
         async def Link(self, _: Any, context: Any) -> None:  # noqa: N802 - gRPC's name
             try:
-                while (message := await context.read()) is not grpc.aio.EOF:
+                while (message := await context.read()) is not grpc.aio.EOF:  # type: ignore[attr-defined]
                     for item in message.items:
                         heard.put_nowait(item)
                         if item.HasField("hello"):
