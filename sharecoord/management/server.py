@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import hmac
+import re
 import socket
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Final
 
 import prometheus_client
 import structlog
@@ -29,10 +32,17 @@ from sharecoord.runtime.status.status import (
     StatusBoard,
 )
 from sharecoord.security.audit import AuditFigures
+from sharecoord.security.files import WatchedFiles
+from sharecoord.security.key_pairs import PresentContext, ServerTls
 
 log = structlog.get_logger(__name__)
 
 STOP_TIMEOUT_S = 5.0
+
+TOKEN_FILE: Final = "management.metrics.token.file"
+
+_TOKEN: Final = re.compile(rb"[\x21-\x7e]{16,1024}")
+"""A token as a header can carry it; a shorter one could be guessed."""
 
 
 class BoardCollector(Collector):
@@ -81,6 +91,12 @@ class BoardCollector(Collector):
         if snapshot.audit is not None:
             yield from _audit(snapshot.audit)
         yield from _files(snapshot)
+        if snapshot.peer_links_refused is not None:
+            yield CounterMetricFamily(
+                "sharecoord_peer_links_refused",
+                "Links that were refused because nobody proved to be a coordinator of the fleet.",
+                value=snapshot.peer_links_refused,
+            )
         yield from _by_place(snapshot.partitions)
 
 
@@ -309,8 +325,32 @@ def _files(snapshot: Snapshot) -> Iterable[Metric]:
     return refused, days
 
 
-def make_app(board: StatusBoard) -> Starlette:
-    """The HTTP application: probes of liveness and readiness, and metrics."""
+def metrics_token(path: str) -> WatchedFiles[bytes] | None:
+    """The token that `/metrics` asks for; None = no file is named, and it asks for none.
+
+    Raises:
+        InvalidConfigError: The file can not be read, or is no token.
+    """
+    return WatchedFiles({TOKEN_FILE: path}, _token_of) if path else None
+
+
+def _token_of(contents: Mapping[str, bytes]) -> bytes:
+    token = contents[TOKEN_FILE].strip()
+    if not _TOKEN.fullmatch(token):
+        raise InvalidConfigError(
+            f"{TOKEN_FILE}: the file must have one token of 16 to 1024 ASCII characters without "
+            "blanks in it, such as openssl rand -hex 32 makes"
+        )
+    return token
+
+
+def make_app(board: StatusBoard, token: WatchedFiles[bytes] | None = None) -> Starlette:
+    """The HTTP application: probes of liveness and readiness, and metrics, which may need a token.
+
+    Args:
+        board: What is told.
+        token: Of `metrics_token`.
+    """
     registry = prometheus_client.CollectorRegistry()
     registry.register(BoardCollector(board))
     prometheus_client.ProcessCollector(registry=registry)
@@ -322,7 +362,13 @@ def make_app(board: StatusBoard) -> Starlette:
         why_not = board.not_ready
         return _answer(ok=not why_not, no=f"not serving: {why_not}")
 
-    async def metrics(_: Request) -> Response:
+    async def metrics(request: Request) -> Response:
+        if token is not None and not _shows(request, token.value):
+            return PlainTextResponse(
+                f"metrics need the token of {TOKEN_FILE}: Authorization: Bearer TOKEN\n",
+                status_code=401,
+                headers={"WWW-Authenticate": "Bearer"},
+            )
         body = prometheus_client.generate_latest(registry)
         return Response(body, media_type=prometheus_client.CONTENT_TYPE_LATEST)
 
@@ -333,6 +379,13 @@ def make_app(board: StatusBoard) -> Starlette:
             Route("/metrics", metrics),
         ]
     )
+
+
+def _shows(request: Request, token: bytes) -> bool:
+    """Whether a request brings this token; takes as long whatever it brings."""
+    scheme, _, shown = request.headers.get("authorization", "").partition(" ")
+    is_same = hmac.compare_digest(shown.strip().encode(), token)
+    return is_same and scheme.lower() == "bearer"
 
 
 def _listen(host: str, port: int) -> list[socket.socket]:
@@ -360,11 +413,29 @@ def _answer(*, ok: bool, no: str) -> Response:
 class ManagementServer:
     """Serves health and metrics in a thread of its own."""
 
-    def __init__(self, board: StatusBoard, *, host: str, port: int, or_any: bool = False) -> None:
-        """Does not listen yet; `or_any`: when the port is taken, any free one is used."""
+    def __init__(
+        self,
+        board: StatusBoard,
+        *,
+        host: str,
+        port: int,
+        or_any: bool = False,
+        tls: WatchedFiles[ServerTls] | None = None,
+        token: WatchedFiles[bytes] | None = None,
+    ) -> None:
+        """Does not listen yet.
+
+        Args:
+            board: What is told.
+            host: Where to listen.
+            port: Where to listen; 0 = any free one.
+            or_any: When the port is taken, any free one is used.
+            tls: Of `security.key_pairs.management_tls`; None = clear text.
+            token: Of `metrics_token`; None = metrics are for everybody who connects.
+        """
         self._host, self._port, self._or_any = host, port, or_any
         config = uvicorn.Config(
-            make_app(board),
+            make_app(board, token),
             log_config=None,
             access_log=False,
             lifespan="off",
@@ -372,6 +443,9 @@ class ManagementServer:
             http="h11",
             ws="none",
         )
+        # Its own settings for TLS would read the files once.
+        config.load()
+        config.ssl = None if tls is None else PresentContext(tls)
         self._server = uvicorn.Server(config)
         self._sockets: list[socket.socket] = []
         self._thread = threading.Thread(

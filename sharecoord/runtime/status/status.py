@@ -114,6 +114,8 @@ class Snapshot:
     """By settings: whether their files have changed and can not be used as they are now."""
     certificate_days: Mapping[str, float] = field(default_factory=dict)
     """By setting: how many days its certificate is good for; negative = it has ended."""
+    peer_links_refused: int | None = None
+    """None without a fleet."""
 
 
 class StatusBoard:
@@ -185,6 +187,9 @@ class StatusBoard:
             audit=self.audit(),
             files_refused={settings: bool(why) for settings, why in self.file_problems()},
             certificate_days=dict(self.certificate_days()),
+            peer_links_refused=None
+            if coordinator.fleet is None
+            else coordinator.fleet.refused_links,
         )
 
 

@@ -88,6 +88,7 @@ SNAPSHOT = Snapshot(
     audit=AuditFigures(50, 6, is_failing=True),
     files_refused={"tls.cert.file, tls.key.file": True, "security.rules.file": False},
     certificate_days={"tls.cert.file": 12.5},
+    peer_links_refused=6,
     memory=MemoryFigures(MemoryLevel.READS_STOPPED, 1_000, caches=800, ranges=55),
 )
 
@@ -135,6 +136,7 @@ LINES = {
     'sharecoord_file_refused{settings="tls.cert.file, tls.key.file"} 1.0',
     'sharecoord_file_refused{settings="security.rules.file"} 0.0',
     'sharecoord_certificate_days_left{setting="tls.cert.file"} 12.5',
+    "sharecoord_peer_links_refused_total 6.0",
     'sharecoord_offsets_export_ok{export_group="sharecoord.g",group="g",reason=""} 1.0',
     f"sharecoord_offsets_export_ok{REFUSED} 0.0",
 }
