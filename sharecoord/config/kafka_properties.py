@@ -30,7 +30,6 @@ from sharecoord.config.java_properties import (
 from sharecoord.config.kafka_keys import check_kafka_key, is_secret_kafka_key
 from sharecoord.config.references import is_reference, resolve
 from sharecoord.config.setting import MASK
-from sharecoord.config.values import mask_url
 from sharecoord.errors import InvalidConfigError
 
 # Only these make sense in a program that runs in a Java virtual machine, or steer a part of the
@@ -336,6 +335,5 @@ def _truststore_command(location: str, store_type: str) -> str:
 
 def masked_kafka_value(key: str, value: str) -> str:
     """The value as it may be shown; a reference says where a secret is, not what it is."""
-    if value and is_secret_kafka_key(key) and not is_reference(value):
-        return MASK
-    return mask_url(value)
+    secret = value and is_secret_kafka_key(key) and not is_reference(value)
+    return MASK if secret else value

@@ -30,6 +30,7 @@ from sharecoord.config.process_settings import (
 )
 from sharecoord.config.setting import SettingsTable, invalid_config, settings_of, unknown_name
 from sharecoord.config.sources import Raw, Source, read_environment, read_yaml
+from sharecoord.config.values import mask_url
 from sharecoord.errors import InvalidConfigError
 
 _KAFKA: Final = "kafka."
@@ -238,6 +239,7 @@ def _kafka_section(merged: Mapping[str, Raw]) -> Mapping[str, str]:
             key = name.removeprefix(_KAFKA)
             check_kafka_key(key, where=raw.where)
             kafka[key] = _plain_text(name, raw)
+            _refuse_password_in_url(name, kafka[key], where=raw.where)
     # librdkafka's older name for the same list of brokers.
     if "metadata.broker.list" in kafka and _KAFKA + _BOOTSTRAP not in merged:
         del kafka[_BOOTSTRAP]
@@ -251,6 +253,16 @@ def _kafka_section(merged: Mapping[str, Raw]) -> Mapping[str, str]:
             where=raw.where,
         )
     return kafka
+
+
+def _refuse_password_in_url(name: str, text: str, *, where: str) -> None:
+    """Refuses what librdkafka would write into its log when the address does not answer."""
+    if mask_url(text) != text:
+        raise InvalidConfigError(
+            f"{where}: {name} has a password in its URL, where librdkafka does not keep it secret. "
+            "Remove it there; kafka.sasl.oauthbearer.client.id and .client.secret are for that",
+            metadata={"key": name},
+        )
 
 
 def _group_section(merged: Mapping[str, Raw]) -> Mapping[str, str]:

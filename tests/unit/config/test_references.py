@@ -212,7 +212,6 @@ def test_a_missing_file_names_the_line(tmp_path: Path) -> None:
         ("store.url", f"postgresql://h/d?password={SECRET}"),
         ("kafka.sasl.password", SECRET),
         ("kafka.ssl.key.pem", SECRET),
-        ("kafka.sasl.oauthbearer.token.endpoint.url", f"https://u:{SECRET}@h/token"),
     ],
 )
 def test_a_secret_on_the_command_line_is_warned_of(name: str, text: str) -> None:

@@ -18,7 +18,7 @@ from sharecoord.config.kafka_keys import LIBRDKAFKA_KEYS, is_secret_kafka_key
 from sharecoord.config.kafka_properties import KafkaProperties, read_kafka_config
 from sharecoord.config.process import ProcessConfig, load
 from sharecoord.config.sources import Raw, Source, read_yaml
-from sharecoord.errors import SharecoordError
+from sharecoord.errors import InvalidConfigError, SharecoordError
 from sharecoord.events.frames import WriterSettings
 from sharecoord.events.pipe_sink import settings_of
 from sharecoord.kafka.client import make_admin
@@ -41,7 +41,6 @@ def everywhere() -> ProcessConfig:
     flags: dict[str, object] = {f"kafka.{key}": value for key, value in KAFKA.items()}
     flags["store.url"] = f"postgresql://u:{SECRET}@h/d?sslpassword={SECRET}"
     flags["events.sink"] = "kafka:events"
-    flags["kafka.sasl.oauthbearer.token.endpoint.url"] = f"https://u:{SECRET}@h/token"
     return load(None, HOME, flags)
 
 
@@ -155,6 +154,15 @@ def test_a_broken_file_of_kafka_is_not_quoted(text: str, name: str, tmp_path: Pa
     path = tmp_path / name
     path.write_text(f"security.protocol=sasl_ssl\n{text}\n")
     assert SECRET not in said(lambda: read_kafka_config(path))
+
+
+@pytest.mark.parametrize("address", [f"https://u:{SECRET}@h/token", f"https://h/?token={SECRET}"])
+def test_a_url_for_librdkafka_has_no_password(address: str) -> None:
+    """librdkafka writes the address of a provider that does not answer into its log."""
+    name = "kafka.sasl.oauthbearer.token.endpoint.url"
+    with pytest.raises(InvalidConfigError, match=f"^--{name}: {name} has a password") as caught:
+        load(None, HOME, {name: address})
+    assert SECRET not in str(caught.value)
 
 
 @pytest.mark.parametrize("key", SECRET_KEYS)
