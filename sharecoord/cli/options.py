@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import os
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -82,7 +84,7 @@ def connection_settings(bootstrap_server: str, command_config: Path | None) -> S
     if command_config is not None:
         from sharecoord.config.kafka_properties import read_kafka_config
 
-        read = read_kafka_config(command_config)
+        read = read_kafka_config(command_config, os.environ)
         for warning in read.warnings:
             note(f"sharecoord: {command_config}: {warning}")
         found = read.properties
@@ -230,5 +232,8 @@ def parse_pair(option: str, text: str, example: str = "") -> tuple[str, str]:
     name, separator, value = text.partition("=")
     if not separator or not name.strip():
         such_as = f", such as {example}" if example else ""
-        raise click.UsageError(f"{option} {text}: it must be NAME=VALUE{such_as}.")
+        # The value may be a password.
+        begin = re.match(r"[\w.-]*", text)
+        word = begin[0] if begin is not None else ""
+        raise click.UsageError(f"{option} {word}: it must be NAME=VALUE{such_as}.")
     return name.strip(), value

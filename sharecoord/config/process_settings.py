@@ -21,7 +21,6 @@ from sharecoord.config.endpoints import (
     StoreKind,
     StoreUrl,
     TcpAddress,
-    mask_url,
     parse_audit_sink,
     parse_events_sink,
     parse_listen_address,
@@ -37,6 +36,7 @@ from sharecoord.config.setting import (
     size_setting,
     str_setting,
 )
+from sharecoord.config.values import mask_url
 
 _MINUTE_MS: Final = 60_000
 _HOUR_MS: Final = 60 * _MINUTE_MS
@@ -157,7 +157,7 @@ class StoreConfig:
         "survives). By default a SQLite file below `$XDG_STATE_HOME`, else `~/.local/state`.",
         default=DEFAULT_STORE,
         parser=parse_store_url,
-        renderer=str,
+        renderer=lambda store: store.url,
         masker=mask_url,
     )
     lock_timeout_ms: int = duration_setting(
