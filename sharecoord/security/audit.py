@@ -119,6 +119,8 @@ class AuditFigures(NamedTuple):
 
 # -- lines ----------------------------------------------------------------------------------------
 
+_JSON: Final = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+
 
 class _Texts:
     """Cuts the texts of one entry, each and all together."""
@@ -136,7 +138,9 @@ class _Texts:
     def plain(self, value: object) -> object:
         """A value as JSON has it, with cut texts and with as many entries as there is room for."""
         self._left = max(0, self._left - VALUE_CHARS)
-        if value is None or isinstance(value, bool | int):
+        if isinstance(value, str):
+            return self.cut(value)
+        if value is None or isinstance(value, int):
             return value
         if isinstance(value, float) and math.isfinite(value):
             return value
@@ -148,7 +152,7 @@ class _Texts:
                 shown = self.cut(str(name))
                 found[shown] = self.plain(each)
             return found
-        if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        if isinstance(value, Sequence) and not isinstance(value, bytes):
             items: list[object] = []
             for number, each in enumerate(value):
                 if not self._left:
@@ -186,8 +190,7 @@ def line_of(entry: AuditEntry, *, dropped: int = 0) -> bytes:
     said = {name: texts.plain(value) for name, value in fields.items() if value or value == 0}
     if dropped:
         said["dropped"] = dropped
-    text = json.dumps(said, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
-    return text.encode("ascii") + b"\n"
+    return _JSON.encode(said).encode("ascii") + b"\n"
 
 
 # -- sinks ----------------------------------------------------------------------------------------
