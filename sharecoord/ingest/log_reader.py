@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
 from operator import methodcaller
@@ -37,6 +37,7 @@ from sharecoord.kafka.client import (
     make_consumer,
     refusal,
 )
+from sharecoord.kafka.client_files import client_files
 from sharecoord.kafka.refusals import READ, Refusals
 from sharecoord.ports import LogSink
 
@@ -501,6 +502,8 @@ class KafkaLogReader:
         """
         self._settings = dict(settings)
         self._refusals = Refusals() if refusals is None else refusals
+        self.files = client_files(settings)
+        """The certificates of connections to brokers; None without. After a change: `renew`."""
         self._pool: Pool[_Slot, Reading] = Pool(self._new_slot, Reading.begin, may_open=may_open)
         self._rereaders: dict[bool, Rereader] = {}
         self._retiring: set[asyncio.Task[None]] = set()
@@ -556,6 +559,11 @@ class KafkaLogReader:
         if rereader is None:
             rereader = self._rereaders[committed] = Rereader(self._settings, committed=committed)
         return await rereader.read(topic, partition, first, last)
+
+    @property
+    def certificate_ends_s(self) -> Mapping[str, float]:
+        """By setting: when the certificate that brokers are shown ends, in seconds since 1970."""
+        return {} if self.files is None else self.files.value
 
     def renew(self) -> None:
         """Reads on with new consumers, which read the files of their settings anew."""

@@ -7,7 +7,7 @@ at a time; here its bytes become chunks.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 from weakref import WeakSet
 
@@ -286,6 +286,11 @@ class RawLogReader:
         Each connection is made with the files as they are then, whether they are watched or not.
         """
         return self._security.tls
+
+    @property
+    def certificate_ends_s(self) -> Mapping[str, float]:
+        """By setting: when the certificate that brokers are shown ends, in seconds since 1970."""
+        return {} if self._security.tls is None else self._security.tls.ends_s
 
     @property
     def waiting(self) -> int:

@@ -41,7 +41,7 @@ class Tls:
         """
         self._settings = settings
         self._stamp = self._refused = self._stamps()
-        self._context = _context(settings)
+        self._context = self._told = _context(settings)
         self.ends_s = _ends_s(settings)
         """By setting: when the certificate that brokers are shown ends, in seconds since 1970."""
         self.problem = ""
@@ -54,26 +54,33 @@ class Tls:
 
     def context(self) -> ssl.SSLContext:
         """For the next connection: of the files as they are now."""
-        self.look()
+        self._read_changes()
         return self._context
 
     def look(self) -> bool:
-        """Reads the files again if they have changed; returns whether the context is a new one."""
+        """Reads the files again if they have changed; returns whether they did since the last look.
+
+        A connection may have been the first to see the change.
+        """
+        self._read_changes()
+        before, self._told = self._told, self._context
+        return before is not self._told
+
+    def _read_changes(self) -> None:
         stamp = self._stamps()
         if stamp == self._stamp:
             self.problem = ""
         if stamp in (self._stamp, self._refused):
-            return False
+            return
         try:
             self._context = _context(self._settings)
         except InvalidConfigError as error:
             self._refused, self.problem = stamp, error.message
             log.warning("kafka certificates changed, the old ones stay", why=error.message)
-            return False
+            return
         self.ends_s = _ends_s(self._settings)
         self._stamp, self.problem = stamp, ""
         log.info("kafka certificates read again")
-        return True
 
     def _stamps(self) -> _Stamp:
         return tuple(_stamp(str(self._settings.get(key) or "")) for key in _FILES)
