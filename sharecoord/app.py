@@ -17,6 +17,7 @@ import structlog
 
 from sharecoord import __version__
 from sharecoord.api.grpc.admin_service import AdminService
+from sharecoord.api.grpc.peer_door import PeerDoor
 from sharecoord.api.grpc.peer_service import PeerService
 from sharecoord.api.grpc.server import bind, make_server, set_serving
 from sharecoord.config.endpoints import (
@@ -27,8 +28,9 @@ from sharecoord.config.endpoints import (
     check_listen_security,
 )
 from sharecoord.config.process import ProcessConfig
-from sharecoord.config.process_settings import LogFormat, Mode
+from sharecoord.config.process_settings import CoordinatorConfig, LogFormat, Mode
 from sharecoord.config.sources import Source
+from sharecoord.core.fleet.belonging import SECRET_BYTES
 from sharecoord.errors import InvalidConfigError, SharecoordError
 from sharecoord.ingest.raw_reader import RawLogReader
 from sharecoord.ingest.readers import make_reader, say_who_reads
@@ -83,6 +85,9 @@ ID_CHARS_MAX = 128
 TICK_MS = 1_000
 """How often fairness is measured, and the state that others see is renewed."""
 
+ALL_INTERFACES = ("0.0.0.0", "::")
+"""Hosts to listen at that others can not connect to."""
+
 STANDALONE_ID = "standalone"
 """A lone coordinator keeps its name over restarts, so it takes its own partitions back at once."""
 
@@ -110,6 +115,7 @@ class Application:
         self._catalog = catalog
         self._stack = AsyncExitStack()
         self._cluster_id = ""
+        self._peer_secret = secrets.token_bytes(SECRET_BYTES)
         self._files: OpenFiles | None = None
         self._sampler: EventSampler | None = None
         self._pair: WatchedFiles[KeyPair] | None = None
@@ -133,6 +139,7 @@ class Application:
             tls=config.tls.enabled,
             knows_clients=config.knows_clients,
             insecure=config.listen.insecure,
+            is_fleet=config.coordinator.mode is Mode.FLEET,
         )
         if is_open:
             log.warning("insecure", why=is_open)
@@ -171,7 +178,13 @@ class Application:
     def _network(self, fleet: Fleet) -> PeerNetwork:
         """Links to the other coordinators of a fleet."""
         channels = channel_maker(self._pair, peer_name=self.config.tls.peer_name)
-        return GrpcPeerNetwork(fleet.coordinator_id, fleet.gateway, channels)
+        return GrpcPeerNetwork(
+            fleet.coordinator_id,
+            fleet.gateway,
+            channels,
+            secret=self._peer_secret,
+            secret_of=fleet.secret_of,
+        )
 
     async def _listen(self, coordinator: Coordinator) -> None:
         """Serves members and operators, and in a fleet the other coordinators."""
@@ -186,9 +199,6 @@ class Application:
         admin = self._admin(coordinator)
         server.add_generic_rpc_handlers((AdminService(admin).handlers(),))
         coordinator.context.tasks.keep("floods", FloodWatch(coordinator, admin).run)
-        peers = PeerService(coordinator, fleet) if fleet else None
-        if peers is not None:
-            server.add_generic_rpc_handlers((peers.handlers(),))
         address = bind(
             server,
             config.listen.address,
@@ -197,27 +207,31 @@ class Application:
             socket_mode=config.listen.socket_mode,
         )
         self.address = str(address)
-        peer_address = address
-        if shares_port:
-            assert isinstance(address, TcpAddress), "checked with the settings"
-            own = TcpAddress(address.host, config.coordinator.peer_port)
-            peer_address = bind(server, own, self._pair)
+        door = peers_at = None
+        if fleet is not None:
+            door = self._peer_door(coordinator, fleet)
+            peers_at = door.bind(config.listen.address, config.coordinator, self._pair)
         await server.start()
         drain_ms = config.coordinator.drain_timeout_ms
         self._stack.push_async_callback(server.stop, drain_ms / 1000)
         await set_serving(statuses)
-        if peers is not None:
-            # Their links have no end of their own.
-            self._stack.push_async_callback(peers.stop)
+        if door is not None:
+            await door.start()
+            self._stack.push_async_callback(door.stop)
         self._stack.push_async_callback(coordinator.drain, drain_ms)
         # Health says NOT_SERVING first, so that nobody new comes while members are sent away.
         self._stack.push_async_callback(statuses.enter_graceful_shutdown)
-        if coordinator.watch is not None:
-            advertised = config.coordinator.advertised_address
+        if coordinator.watch is not None and peers_at is not None:
+            own, peers = config.coordinator, str(peer_address(config.coordinator, peers_at))
             await coordinator.watch.announce(
-                str(advertised or reachable(address)),
-                str(reachable(peer_address) if shares_port else advertised or reachable(address)),
+                str(own.advertised_address or reachable(address)), peers
             )
+            log.info("the other coordinators are told where this one is", address=peers)
+
+    def _peer_door(self, coordinator: Coordinator, fleet: Fleet) -> PeerDoor:
+        """Where the other coordinators of a fleet get in, and nobody else."""
+        service = PeerService(coordinator, fleet, secret=self._peer_secret)
+        return PeerDoor(service, message_bytes_max=self.config.limits.request_max_bytes)
 
     def _admin(self, coordinator: Coordinator) -> Admin:
         """The admin calls; their reads have a thread of their own, beside the commits."""
@@ -258,6 +272,7 @@ class Application:
             cluster_id=cluster_id,
             address=str(config.listen.address),
             version=__version__,
+            secret=self._peer_secret if is_fleet else b"",
         )
         await _said_when_slow(opened, "the store is not open yet", config.store.url.masked)
         clock.measured(await caller.call(store.now_ms))
@@ -388,7 +403,7 @@ def reachable(address: ListenAddress) -> ListenAddress:
     Raises:
         InvalidConfigError: The host does not know its own address.
     """
-    if isinstance(address, UnixAddress) or address.host not in ("0.0.0.0", "::"):
+    if isinstance(address, UnixAddress) or address.host not in ALL_INTERFACES:
         return address
     try:
         found = socket.getaddrinfo(socket.gethostname(), address.port, type=socket.SOCK_STREAM)
@@ -399,6 +414,20 @@ def reachable(address: ListenAddress) -> ListenAddress:
             "to the HOST:PORT at which they reach this one"
         ) from error
     return TcpAddress(str(found[0][4][0]), address.port)
+
+
+def peer_address(coordinator: CoordinatorConfig, bound: TcpAddress) -> ListenAddress:
+    """Where the other coordinators of a fleet reach one whose door for them is bound there.
+
+    Raises:
+        InvalidConfigError: The host does not know its own address.
+    """
+    if coordinator.peer_address is not None:
+        return coordinator.peer_address
+    advertised = coordinator.advertised_address
+    if isinstance(advertised, TcpAddress) and bound.host in ALL_INTERFACES:
+        return TcpAddress(advertised.host, bound.port)
+    return reachable(bound)
 
 
 def _limits_of(config: ProcessConfig) -> Limits:

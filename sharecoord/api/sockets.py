@@ -13,8 +13,12 @@ from sharecoord.config.endpoints import ListenAddress, TcpAddress, UnixAddress
 from sharecoord.errors import InvalidConfigError
 
 
-def check_free(address: ListenAddress) -> None:
+def check_free(address: ListenAddress, setting: str = "listen.address") -> None:
     """Refuses an address that is not free; gRPC would only log it, and take a socket file over.
+
+    Args:
+        address: Where to listen.
+        setting: Name of the setting that says so.
 
     Raises:
         InvalidConfigError: The address can not be had.
@@ -22,7 +26,7 @@ def check_free(address: ListenAddress) -> None:
     problem = _unix_problem(address) if isinstance(address, UnixAddress) else _tcp_problem(address)
     if problem:
         raise InvalidConfigError(
-            f"listen.address: can not listen on {address}: {problem}. Choose another address "
+            f"{setting}: can not listen on {address}: {problem}. Choose another address "
             "(port 0 = any free one), or stop the process that has it"
         )
 

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import grpc
 import structlog
 
 from sharecoord import __version__
+from sharecoord.core.fleet.belonging import NONCE_BYTES, Greeting, Side, proof_of, proves
 from sharecoord.core.fleet.peering import Alive, GatewayItem, Settle
 from sharecoord.core.limits import CHECKPOINT_BYTES_MAX
-from sharecoord.errors import SharecoordError, UnsupportedVersionError
+from sharecoord.errors import SharecoordError, UnauthenticatedError, UnsupportedVersionError
 from sharecoord.ports import PeerListener
 from sharecoord.security.files import WatchedFiles
 from sharecoord.security.key_pairs import KeyPair
-from sharecoord.wire import PROTOCOL_VERSION, peer_codec
+from sharecoord.wire import PEER_PROTOCOL_VERSION, peer_codec
 from sharecoord.wire import peer_service_pb2 as peer
 from sharecoord.wire import peer_service_pb2_grpc as peer_grpc
 from sharecoord.wire.send_queue import SendQueue
@@ -85,6 +87,9 @@ class GrpcPeerNetwork:
         coordinator_id: str,
         listener: PeerListener,
         make_channel: Callable[[str], grpc.aio.Channel],
+        *,
+        secret: bytes,
+        secret_of: Callable[[str], bytes],
     ) -> None:
         """Starts nothing; `follow` connects.
 
@@ -92,10 +97,15 @@ class GrpcPeerNetwork:
             coordinator_id: Of this coordinator.
             listener: Hears of links, and takes what comes over them.
             make_channel: Makes a channel to an address, with this fleet's credentials.
+            secret: In the lease row of this coordinator.
+            secret_of: Gives the secret in the lease row of another coordinator, by its id; b"" =
+                there is none.
         """
         self._coordinator_id = coordinator_id
         self._listener = listener
         self._make_channel = make_channel
+        self._secret = secret
+        self._secret_of = secret_of
         self._keepers: dict[str, tuple[str, asyncio.Task[None]]] = {}
 
     def follow(self, addresses: Mapping[str, str]) -> None:
@@ -136,15 +146,8 @@ class GrpcPeerNetwork:
     async def _serve(self, owner_id: str, channel: grpc.aio.Channel) -> bool:
         """Serves a link from its begin to its end; returns True once the owner had answered."""
         call: Any = peer_grpc.PeerServiceStub(channel).Link()  # type: ignore[no-untyped-call]
-        hello = peer.Hello(
-            coordinator_id=self._coordinator_id,
-            owner_id=owner_id,
-            version=__version__,
-            protocol_version=PROTOCOL_VERSION,
-        )
         async with asyncio.timeout(WELCOME_S):
-            await call.write(peer.GatewayMessage(items=[peer.GatewayItem(hello=hello)]))
-            _check_welcome(await call.read())
+            await self._greet(owner_id, call)
 
         async def write(items: Sequence[GatewayItem]) -> None:
             await call.write(peer_codec.gateway_message(items))
@@ -174,6 +177,35 @@ class GrpcPeerNetwork:
             self._listener.unlinked(owner_id)
         return True
 
+    async def _greet(self, owner_id: str, call: Any) -> None:
+        """Begins a link: the owner proves that it belongs to the fleet, then this gateway does.
+
+        A stranger at the owner's address gets no proof from here.
+
+        Raises:
+            UnauthenticatedError: The other side is not the coordinator that the store knows.
+            UnsupportedVersionError: The other side speaks another protocol.
+        """
+        hello = peer.Hello(
+            coordinator_id=self._coordinator_id,
+            owner_id=owner_id,
+            version=__version__,
+            protocol_version=PEER_PROTOCOL_VERSION,
+            nonce=secrets.token_bytes(NONCE_BYTES),
+        )
+        await call.write(peer.GatewayMessage(items=[peer.GatewayItem(hello=hello)]))
+        welcome = _item(await call.read(), "welcome")
+        peer_codec.check_version(welcome)
+        greeting = Greeting(self._coordinator_id, owner_id, hello.nonce, welcome.nonce)
+        if not proves(welcome.proof, Side.OWNER, self._secret_of(owner_id), greeting):
+            raise UnauthenticatedError(
+                f"the process at that address has not proven to be coordinator {owner_id}: it has "
+                "just been started anew, or it is a stranger"
+            )
+        proof = peer.Proof(proof=proof_of(Side.GATEWAY, self._secret, greeting))
+        await call.write(peer.GatewayMessage(items=[peer.GatewayItem(proof=proof)]))
+        _item(await call.read(), "accepted")
+
 
 def _checkpoint_bytes(item: GatewayItem) -> int:
     """Bytes of the checkpoints of an item: all that can be large in it."""
@@ -188,12 +220,13 @@ async def _vouch(send_queue: SendQueue[GatewayItem]) -> None:
         send_queue.say(Alive())
 
 
-def _check_welcome(message: Any) -> None:
-    try:
-        welcome = message.items[0].welcome
-    except (AttributeError, IndexError):
-        raise UnsupportedVersionError("the other side is no coordinator of a fleet") from None
-    peer_codec.check_version(welcome)
+def _item(message: Any, name: Literal["welcome", "accepted"]) -> Any:
+    """The item of this name, with which a message of the owner begins."""
+    if isinstance(message, peer.OwnerMessage) and message.items:
+        first = message.items[0]
+        if first.HasField(name):
+            return getattr(first, name)
+    raise UnsupportedVersionError("the other side is no coordinator of a fleet")
 
 
 def _why(error: BaseException) -> str:

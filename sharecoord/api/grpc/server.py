@@ -128,6 +128,25 @@ def make_server(
     return server, statuses
 
 
+def make_peer_server(
+    handlers: grpc.GenericRpcHandler[Any, Any], *, message_bytes_max: int
+) -> grpc.aio.Server:
+    """The server of the fleet's own door, not yet listening: other coordinators and nobody else.
+
+    Args:
+        handlers: Of the peer service.
+        message_bytes_max: Largest message of another coordinator.
+    """
+    options = [
+        *OPTIONS,
+        ("grpc.max_receive_message_length", message_bytes_max),
+        ("grpc.so_reuseport", 0),
+    ]
+    server = grpc.aio.server(options=options)
+    server.add_generic_rpc_handlers((handlers,))
+    return server
+
+
 async def set_serving(statuses: HealthServicer) -> None:
     """Reports every service as serving."""
     for name in SERVICES:
@@ -141,6 +160,7 @@ def bind(
     *,
     is_shared: bool = False,
     socket_mode: int = 0o600,
+    setting: str = "listen.address",
 ) -> ListenAddress:
     """Listens; returns the address with the port that it got.
 
@@ -150,12 +170,13 @@ def bind(
         pair: What the listener shows, as it is at each connection; None = it speaks clear text.
         is_shared: Whether other coordinators of this fleet listen at the address, too.
         socket_mode: Mode of the file of a Unix socket (listen.socket.mode).
+        setting: Name of the setting that says where.
 
     Raises:
         InvalidConfigError: The address can not be had.
     """
     if not is_shared:
-        check_free(address)
+        check_free(address, setting)
     try:
         if isinstance(address, UnixAddress):
             with closed_to_others(address, socket_mode):
@@ -164,7 +185,7 @@ def bind(
         return TcpAddress(address.host, _add_port(server, address, pair))
     except (RuntimeError, OSError) as error:
         raise InvalidConfigError(
-            f"listen.address: can not listen on {address}; is another process there? Choose "
+            f"{setting}: can not listen on {address}; is another process there? Choose "
             "another port (0 = any free one) or stop that process"
         ) from error
 
