@@ -185,7 +185,9 @@ def _server_credentials(pair: WatchedFiles[KeyPair]) -> grpc.ServerCredentials:
         return _configuration(value)
 
     return grpc.dynamic_ssl_server_credentials(
-        _configuration(shown), present, require_client_authentication=bool(shown.client_authorities)
+        _configuration(shown),
+        present,  # type: ignore[arg-type]  # gRPC takes None, and the types of others do not say so
+        require_client_authentication=bool(shown.client_authorities),
     )
 
 
