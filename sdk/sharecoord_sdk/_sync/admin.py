@@ -95,6 +95,7 @@ class AdminClient:
     import_offsets = _method(calls.import_offsets)
     export_offsets = _method(calls.export_offsets)
     describe_coordinator = _method(calls.describe_coordinator)
+    describe_access = _method(calls.describe_access)
 
     def _run(self, call: Call[T]) -> T:
         route = self._route

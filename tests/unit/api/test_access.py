@@ -385,6 +385,29 @@ async def test_a_pause_names_its_principal(served: Served) -> None:
     assert group.by == "User:operator"
 
 
+async def test_who_may_do_what_is_told_to_those_who_may_ask(served: Served) -> None:
+    method = "/sharecoord.v1.AdminService/DescribeAccess"
+    question = admin_pb.DescribeAccessRequest(
+        principal="User:worker", action="consume", resource="group:g"
+    )
+    for name in ("worker", "operator"):
+        call = served.ask(name, method, question, admin_pb.DescribeAccessResponse)
+        assert "may not audit cluster:sharecoord" in (await refusal_of(call))[2]
+    auditor = """
+  - allow: [audit]
+    principals: ["User:operator"]
+    resources: [cluster]
+"""
+    served.change_rules(BASE + auditor)
+    for resource, allowed, line in (("group:g", True, 3), ("group:h", False, 0)):
+        question.resource = resource
+        answer = await served.ask("operator", method, question, admin_pb.DescribeAccessResponse)
+        assert (answer.allowed, answer.line) == (allowed, line)
+    question.action = "consum"
+    call = served.ask("operator", method, question, admin_pb.DescribeAccessResponse)
+    assert 'did you mean "consume"?' in (await refusal_of(call))[2]
+
+
 # -- quotas ---------------------------------------------------------------------------------------
 
 
