@@ -25,6 +25,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     UserScramCredentialUpsertion,
 )
 from sharecoord_sdk import AcknowledgeType, ShareConsumer
+from sharecoord_sdk import AdminClient as Operator
 
 from sharecoord.devenv.broker import KafkaBroker
 from sharecoord.devenv.coordinator import CoordinatorProcess, clean_environment
@@ -216,6 +217,13 @@ class Run:
             eventually(all_done, WAIT_S, what="all records")
             consumer.commit_sync(20)
 
+    def description(self) -> str:
+        """What operators' programs are told of the coordinator."""
+        with Operator({"bootstrap.servers": self.process.address}) as operator:
+            described = operator.describe_coordinator()
+        assert "postgresql" in described.store
+        return repr(described)
+
     def commands(self) -> Iterator[tuple[str, str]]:
         """What operators' commands print."""
         at = ["--bootstrap-server", self.process.address]
@@ -227,6 +235,7 @@ class Run:
             ["groups", "--describe", "--state", *group, *at],
             ["groups", "--describe", "--offsets", "--group", "absent", *at],
             ["records", "list", *group, *at],
+            ["dead-letters", "list", *group, *at],
             ["config", "show", *config],
             ["config", "show", "-o", "json", *config],
             ["store", "check", "--config", str(self.at / "coordinator.yaml")],
@@ -261,6 +270,7 @@ def test_a_full_run_writes_no_secret(
         for path in ("/", "/metrics", "/healthz/ready", "/absent"):
             with suppress(urllib.error.HTTPError):
                 plants.check(path, get(found[1] + path))
+        plants.check("the description of the coordinator", run.description())
         for command, said in run.commands():
             plants.check(command, said)
         run.lose_the_store()
