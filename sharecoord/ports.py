@@ -52,8 +52,18 @@ class Store(Protocol):
         StoreFatalError: I/O error or corruption: the process must end.
     """
 
-    def open(self, *, coordinator_id: str, cluster_id: str, address: str, version: str) -> None:
+    def open(
+        self,
+        *,
+        coordinator_id: str,
+        cluster_id: str,
+        address: str,
+        version: str,
+        secret: bytes = b"",
+    ) -> None:
         """Creates or checks the schema, takes the store for this coordinator.
+
+        `secret` stands in the lease row, where the other coordinators read it; b"" = none.
 
         Raises:
             StoreVersionError: The schema is of a newer release (or an older one that needs
@@ -183,8 +193,11 @@ class Store(Protocol):
         None = there is no such group.
         """
 
-    def ensure_group(self, group_id: str) -> GroupRow:
-        """The row of a group, made on first use."""
+    def ensure_group(self, group_id: str, *, made_by: str = "") -> GroupRow:
+        """The row of a group, made on first use.
+
+        The principal named `made_by` has made it, unless the row names another one.
+        """
 
     def join_members(self, members: Sequence[MemberRow]) -> list[int | None]:
         """Saves members, each with member epoch = stored + 1; returns those epochs.

@@ -119,18 +119,49 @@ def _parse_host(host: str) -> str:
     return host
 
 
-def check_listen_security(address: ListenAddress, *, tls: bool, insecure: bool) -> None:
-    """Refuses to serve other machines in clear text, unless `insecure` asks for it by name.
+_WAYS_TO_KNOW: Final = "tls.client.ca.file, security.tokens.file or security.oidc.issuer"
+
+
+def check_listen_security(
+    address: ListenAddress,
+    *,
+    tls: bool,
+    knows_clients: bool,
+    insecure: bool,
+    is_fleet: bool = False,
+) -> str:
+    """Refuses to serve other machines without TLS, or without knowing who they are.
+
+    Args:
+        address: Where to listen.
+        tls: Whether the listener speaks TLS.
+        knows_clients: Whether certificates, tokens or OIDC tell who connects.
+        insecure: Whether the operator accepts what is open, by name (listen.insecure).
+        is_fleet: Whether coordinators listen for each other on the same host, too.
+
+    Returns:
+        What is open, as a sentence for a warning; "" = nothing is.
 
     Raises:
-        InvalidConfigError: The address is not a loopback one, without TLS.
+        InvalidConfigError: Something is open, and the operator has not accepted it.
     """
-    if tls or insecure or address.is_loopback:
-        return
+    if address.is_loopback or (tls and knows_clients):
+        return ""
+    dangers, fixes = [], []
+    if not tls:
+        sent = "what workers and coordinators send" if is_fleet else "what is sent"
+        dangers.append(f"there is no TLS, so everybody on the way can read and change {sent}")
+        fixes.append("set tls.cert.file and tls.key.file")
+    if not knows_clients:
+        dangers.append("nothing tells who connects, so whoever reaches the port may do everything")
+        fixes.append(f"set {_WAYS_TO_KNOW}")
+    is_open = f'listen.address="{address}" is open to other machines: {"; ".join(dangers)}'
+    fix = " and ".join(fixes)
+    if insecure:
+        return f"{is_open}. listen.insecure accepts it; to close it, {fix}."
     raise InvalidConfigError(
-        f'listen.address="{address}" is open to other machines, and there is no TLS: set '
-        "tls.cert.file and tls.key.file, or listen on localhost or unix:PATH, or accept clear "
-        "text with --insecure (listen.insecure: true).",
+        f"{is_open}. Either {fix}; or listen on localhost or unix:PATH; or accept it with "
+        "--insecure (listen.insecure: true).",
         metadata={"key": "listen.address", "value": str(address)},
     )
 

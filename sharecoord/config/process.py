@@ -86,6 +86,12 @@ class ProcessConfig:
         raw = self.origins.get(name)
         return raw.source if raw is not None else Source.DEFAULT
 
+    @property
+    def knows_clients(self) -> bool:
+        """Whether certificates, tokens or OIDC tell who connects."""
+        security = self.security
+        return bool(self.tls.client_ca_file or security.tokens_file or security.oidc_issuer)
+
     def effective(self) -> tuple[EffectiveRow, ...]:
         """Every setting in force: the process's, Kafka's keys, and the defaults for all groups."""
         rows = [

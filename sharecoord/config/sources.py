@@ -19,6 +19,13 @@ from sharecoord.errors import InvalidConfigError
 ENVIRONMENT_PREFIX: Final = "SHARECOORD_"
 FREE_VARIABLES: Final = {
     "SHARECOORD_BOOTSTRAP_SERVER": "address of the coordinator for the admin commands",
+    "SHARECOORD_CA_FILE": "--ca-file of the admin commands",
+    "SHARECOORD_CERT_FILE": "--cert-file of the admin commands",
+    "SHARECOORD_COMMAND_CONFIG": "--command-config of the admin commands",
+    "SHARECOORD_KEY_FILE": "--key-file of the admin commands",
+    "SHARECOORD_KEY_PASSWORD": "password of the private key of the admin commands",
+    "SHARECOORD_TOKEN": "token that the admin commands show",
+    "SHARECOORD_TOKEN_FILE": "--token-file of the admin commands",
     "SHARECOORD_CACHE": "directory for downloaded brokers of tests, benchmarks and the demo",
 }
 """Variables that other parts of the product read, with their meaning."""

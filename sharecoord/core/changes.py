@@ -276,6 +276,8 @@ class MemberRow:
     topics: tuple[str, ...]
     join_number: int = 0
     """The member's own count of its streams; 0 = the member does not count."""
+    principal: str = ""
+    """Who it is; "" = not known."""
 
 
 @dataclass(slots=True)
@@ -314,6 +316,8 @@ class GroupRow:
     """Overrides of settings, by Kafka's names."""
     group_epoch: int
     """Grows with each change of configuration, pause, reset and blocked key."""
+    made_by: str = ""
+    """The principal whose call made it; "" = not known."""
     pauses: tuple[Pause, ...] = ()
     """Sorted by member, topic and partition."""
     blocked_keys: tuple[BlockedKey, ...] = ()
@@ -507,7 +511,8 @@ class LoadedPartition:
     """`KeptPayload.size_bytes` by offset, ascending; the payloads are read when they are due."""
 
 
-class CoordinatorRow(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class CoordinatorRow:
     """A coordinator (table `coordinator`)."""
 
     coordinator_id: str
@@ -517,6 +522,8 @@ class CoordinatorRow(NamedTuple):
     """Where the other coordinators of a fleet reach it, HOST:PORT; "" = not announced yet."""
     draining: bool
     """The coordinator gives its share-partitions away and takes none."""
+    secret: bytes = field(default=b"", repr=False)
+    """By which the others know it (core/fleet/belonging.py); b"" = it has none. Never shown."""
 
 
 class FleetView(NamedTuple):

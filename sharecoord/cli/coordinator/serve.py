@@ -37,7 +37,11 @@ _SETTING_OF: Final = {
 @click.option("--config", "config_file", type=FILE, help="YAML file with settings.")
 @click.option("--kafka-config", type=FILE, help="Kafka client keys: librdkafka's or Java's format.")
 @click.option("--events", metavar="parquet:DIR|kafka:TOPIC", help="Write the event log there.")
-@click.option("--insecure", is_flag=True, help="Serve other machines without TLS.")
+@click.option(
+    "--insecure",
+    is_flag=True,
+    help="Serve other machines without TLS, or without knowing who they are.",
+)
 @click.option(
     "--ready-file",
     type=click.Path(dir_okay=False, path_type=Path),

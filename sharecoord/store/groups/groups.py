@@ -15,7 +15,6 @@ from sqlalchemy import Connection, delete, insert, select, update
 
 from sharecoord.core.changes import (
     BlockedKey,
-    CoordinatorRow,
     FleetView,
     GroupRow,
     MemberRow,
@@ -30,6 +29,7 @@ from sharecoord.store.hot.calls import SqlCalls, reading, writing
 from sharecoord.store.hot.partitions import MEMBER_EPOCH_FLOOR, ROUNDS, read_floor
 from sharecoord.store.row_codec import (
     decode_blocked_key,
+    decode_coordinator,
     decode_group,
     decode_member,
     encode_config,
@@ -51,8 +51,10 @@ def _lock_group(connection: Connection, group_id: str) -> GroupRow | None:
     return None if row is None else decode_group(row, _blocked_keys(connection, group_id))
 
 
-def ensure_group(connection: Connection, dialect: Dialect, group_id: str) -> GroupRow:
-    """The group's row, locked; made when it is missing."""
+def ensure_group(
+    connection: Connection, dialect: Dialect, group_id: str, made_by: str = ""
+) -> GroupRow:
+    """The group's row, locked; made when it is missing, by the principal of that name."""
     if group := _lock_group(connection, group_id):
         return group
     for _ in range(ROUNDS):
@@ -61,6 +63,7 @@ def ensure_group(connection: Connection, dialect: Dialect, group_id: str) -> Gro
             "config": encode_config({}),
             "group_epoch": read_floor(connection),
             "paused": encode_pauses(()),
+            "made_by": made_by,
         }
         connection.execute(dialect.insert_or_ignore(SHARE_GROUP), values)
         if group := _lock_group(connection, group_id):
@@ -111,12 +114,14 @@ class GroupCalls(SqlCalls):
     def read_fleet(self, connection: Connection) -> FleetView:
         living = _K.lease_until_ms >= self._dialect.now_ms(connection)
         found = connection.execute(
-            select(_K.id, _K.address, _K.peer_address, _K.draining).where(living)
+            select(_K.id, _K.address, _K.peer_address, _K.draining, _K.secret).where(living)
         )
         epochs = connection.execute(select(_G.group_id, _G.group_epoch))
         return FleetView(
             # Sorted here, because collations of databases differ.
-            coordinators=tuple(sorted(map(CoordinatorRow._make, found))),
+            coordinators=tuple(
+                sorted(map(decode_coordinator, found), key=lambda row: row.coordinator_id)
+            ),
             group_epochs={str(group_id): int(epoch) for group_id, epoch in epochs},
         )
 
@@ -132,8 +137,8 @@ class GroupCalls(SqlCalls):
         return sorted(groups, key=lambda group: group.group_id)
 
     @writing
-    def ensure_group(self, connection: Connection, group_id: str) -> GroupRow:
-        return ensure_group(connection, self._dialect, group_id)
+    def ensure_group(self, connection: Connection, group_id: str, *, made_by: str = "") -> GroupRow:
+        return ensure_group(connection, self._dialect, group_id, made_by)
 
     @writing
     def save_group_config(
