@@ -10,7 +10,7 @@ import pytest
 
 from tests.architecture.sources import ROOT
 
-FOLDERS = ("sharecoord",)
+FOLDERS = ("sharecoord", "sdk")
 SECRET = re.compile(r"(^|_)(password|passphrase|secret|authorization|private_key|bearer)$")
 
 
