@@ -104,10 +104,16 @@ class Authenticator:
         self._tokens = tokens
         self._oidc = oidc
         self._certificates = certificates
-        self._socket = socket
+        self.socket = socket
+        """Who connects to the Unix socket, once the coordinator listens there."""
         self._must_prove = must_prove
         self._now_ms = now_ms
         self._slowdown = Slowdown(now_ms, sleep)
+
+    @property
+    def checks_authorization(self) -> bool:
+        """Whether tokens of some kind are checked."""
+        return self._tokens is not None or self._oidc is not None
 
     def known(self, credentials: Credentials) -> Identity | None:
         """The identity, where it can be told at once; None = `identify` has to be asked."""
@@ -144,10 +150,10 @@ class Authenticator:
             identity = self._authorized(credentials.authorization)
         elif credentials.certificate:
             identity = self._certified(credentials.certificate)
-        elif self._must_prove and self._socket == NOBODY:
+        elif self._must_prove and self.socket == NOBODY:
             raise UnauthenticatedError(_NOBODY)
         else:
-            return self._socket
+            return self.socket
         if identity is None or identity.ends_ms is None or identity.ends_ms > self._now_ms():
             return identity
         raise UnauthenticatedError(_ENDED)

@@ -30,6 +30,11 @@ class Access:
         self._guard = guard
         self._certificates = certificates
 
+    @property
+    def checks_authorization(self) -> bool:
+        """Whether tokens of some kind are checked."""
+        return self._authenticator.checks_authorization
+
     async def caller_of(self, context: ServicerContext, call: str) -> Caller:
         """The caller of a call.
 
@@ -74,5 +79,5 @@ class Access:
         authorization = shown[0] if shown else ""
         if isinstance(authorization, bytes):
             authorization = authorization.decode("latin-1")
-        certificates = context.auth_context().get(_CERTIFICATE, ()) if self._certificates else ()
-        return Credentials(authorization, certificates[0] if certificates else b"")
+        shown_by = context.auth_context().get(_CERTIFICATE, ()) if self._certificates else ()
+        return Credentials(authorization, next(iter(shown_by), b""))

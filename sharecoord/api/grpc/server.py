@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import grpc
@@ -10,7 +11,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha.reflection import enable_server_reflection
 
-from sharecoord.api.grpc.access import Access
+from sharecoord.api.grpc.access import AUTHORIZATION, Access
 from sharecoord.api.grpc.calls import Call, ServicerContext, abort, unary
 from sharecoord.api.grpc.consume import ConsumeStream
 from sharecoord.api.grpc.unary import UnaryCalls
@@ -68,6 +69,38 @@ def share_service(coordinator: Coordinator, access: Access) -> grpc.GenericRpcHa
     return grpc.method_handlers_generic_handler("sharecoord.v1.ShareService", handlers)
 
 
+Details = grpc.HandlerCallDetails
+
+
+class CredentialsRefused(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
+    """Refuses each call that brings credentials, where nothing checks them, whatever it asks for.
+
+    A client that sends a password or a token believes that it decides what it may do; to ignore it
+    would let the client go on believing so.
+    """
+
+    def __init__(self, access: Access) -> None:
+        async def refuse(_: object, context: ServicerContext) -> None:
+            try:
+                await access.caller_of(context, "call")
+            except SharecoordError as error:
+                await abort(context, error)
+
+        # A stream handler fits every kind of method: it refuses before a message is read.
+        self._refusal = grpc.stream_stream_rpc_method_handler(refuse)
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[Details], Awaitable[grpc.RpcMethodHandler[Any, Any]]],
+        handler_call_details: Details,
+    ) -> grpc.RpcMethodHandler[Any, Any]:
+        """The method, or the refusal."""
+        shown = handler_call_details.invocation_metadata or ()
+        if any(key == AUTHORIZATION for key, _ in shown):
+            return self._refusal
+        return await continuation(handler_call_details)
+
+
 # -- the server -----------------------------------------------------------------------------------
 
 
@@ -93,7 +126,8 @@ def make_server(
         ("grpc.max_receive_message_length", request_bytes_max),
         ("grpc.so_reuseport", int(shares_port)),
     ]
-    server = grpc.aio.server(options=options)
+    refused = [] if access.checks_authorization else [CredentialsRefused(access)]
+    server = grpc.aio.server(options=options, interceptors=refused)
     server.add_generic_rpc_handlers((share_service(coordinator, access),))
     statuses = HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(statuses, server)
