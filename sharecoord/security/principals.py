@@ -86,6 +86,8 @@ class Identity:
     mechanism: Mechanism = Mechanism.NONE
     ends_ms: int | None = None
     """Unix time at which the credential ends; None = it has no end."""
+    proof: bytes = field(default=b"", repr=False)
+    """SHA-256 of a token of a file, by which its entry is found again; else empty."""
 
 
 NOBODY: Final = Identity(ANONYMOUS)
