@@ -155,7 +155,7 @@ class Application:
             is_fleet=config.coordinator.mode is Mode.FLEET,
         )
         if is_open:
-            log.warning("insecure", why=is_open)
+            log.warning("the listener is open", why=is_open)
         self._pair = listener_pair(config.tls)
         loop = asyncio.get_running_loop()
         self.failure = loop.create_future()
