@@ -649,11 +649,8 @@ class BaseShareConsumer(CallGuard, ABC):
                 return
             self._is_token_due = False
             self._pump(core)
-            core.show_new_token(self._now())
-            requests = core.take_outbox()
-            if requests:
-                self._send(requests)
-            self._schedule_fetch(core)
+            # Opens the stream that waits for its token, or shows the token on it.
+            self._drive(core)
 
     def _dispatch(self, core: ConsumerCore) -> None:
         """Logs, and calls the application's callbacks: always in the caller's thread."""
