@@ -236,6 +236,7 @@ def test_a_consumer_that_may_not_hears_what(
     with pytest.raises(KafkaException, match="may not") as caught:
         consumer.poll(10)
     assert caught.value.args[0].code() == code
+    socket.stream()
     # Once the rules allow it, nothing else is needed.
     next_stream(consumer, socket)
 
@@ -300,6 +301,30 @@ def test_a_consumer_that_is_dropped_takes_its_timer_along(socket: FakeCoordinato
     assert gone() is None
     timer.join(10)
     assert not timer.is_alive()
+
+
+def test_no_log_error_or_event_shows_a_token(
+    drivers: Drivers, socket: FakeCoordinator, caplog: pytest.LogCaptureFixture
+) -> None:
+    heard: list[KafkaError] = []
+    socket.script.refusals = [ENDED] * 2
+    callback = lambda _: ("s3cret", FOREVER)  # noqa: E731
+    with caplog.at_level("DEBUG"):
+        consumer = drivers.make_with(config(socket.address, callback) | {"error_cb": heard.append})
+        consumer.subscribe(["t"])
+        with pytest.raises(KafkaException) as caught:
+            consumer.poll(10)
+        for _ in range(2):
+            socket.stream()
+        stream = next_stream(consumer, socket)
+        stream.send(make_batch([b"a"]))
+        assert len(consumer.poll(10)) == 1
+        stream.end(Refusal(grpc.StatusCode.UNAVAILABLE, "away"))
+        next_stream(consumer, socket)
+        consumer.close()
+    said = (caplog.text, str(caught.value), repr(inner(consumer)._config), *map(str, heard))
+    assert "joining again" in caplog.text
+    assert not any("s3cret" in text for text in said)
 
 
 # -- loops ----------------------------------------------------------------------------------------

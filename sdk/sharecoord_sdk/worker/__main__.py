@@ -76,14 +76,14 @@ def checked(worker: Worker) -> dict[str, Any]:
     if not worker._handlers:
         found["problems"].append("no handler: @worker.handler(topic) registers one")
     try:
-        with AdminClient(_conf_of_admin(worker)) as admin:
+        with AdminClient(conf_of_admin(worker)) as admin:
             _ask(worker, admin, found)
     except AdminError as error:
         found["problems"].append(f"{error.reason}: {error.message}")
     return found
 
 
-def _conf_of_admin(worker: Worker) -> dict[str, Any]:
+def conf_of_admin(worker: Worker) -> dict[str, Any]:
     """The worker's configuration, for a client without a loop."""
     callback: Any = worker._conf.get("oauth_cb")
     if not inspect.iscoroutinefunction(callback):
