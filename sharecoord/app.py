@@ -17,6 +17,7 @@ import structlog
 
 from sharecoord import __version__
 from sharecoord.api.grpc.admin_service import AdminService
+from sharecoord.api.grpc.peer_door import PeerDoor
 from sharecoord.api.grpc.peer_service import PeerService
 from sharecoord.api.grpc.server import bind, make_server, set_serving
 from sharecoord.config.endpoints import (
@@ -27,15 +28,16 @@ from sharecoord.config.endpoints import (
     check_listen_security,
 )
 from sharecoord.config.process import ProcessConfig
-from sharecoord.config.process_settings import LogFormat, Mode
+from sharecoord.config.process_settings import CoordinatorConfig, LogFormat, Mode
 from sharecoord.config.sources import Source
+from sharecoord.core.fleet.belonging import SECRET_BYTES
 from sharecoord.errors import InvalidConfigError, SharecoordError
 from sharecoord.ingest.raw_reader import RawLogReader
 from sharecoord.ingest.readers import make_reader, say_who_reads
 from sharecoord.kafka.refusals import Refusals
 from sharecoord.kafka.wire.catalog import WireCatalog
 from sharecoord.kafka.wire.keys import Settings, brokers_of, reads_all
-from sharecoord.management.server import ManagementServer
+from sharecoord.management.server import ManagementServer, metrics_token
 from sharecoord.observability.logs import configure_logging
 from sharecoord.observability.standard_error import dropped_lines, guard_standard_error
 from sharecoord.peers.links import GrpcPeerNetwork, channel_maker
@@ -57,6 +59,8 @@ from sharecoord.runtime.kernel.precise_loop import precise_loop
 from sharecoord.runtime.kernel.store_thread import StoreThread
 from sharecoord.runtime.status.event_samples import EventSampler
 from sharecoord.runtime.status.status import StatusBoard
+from sharecoord.security.files import WatchedFiles
+from sharecoord.security.key_pairs import KeyPair, listener_pair, management_tls
 from sharecoord.store.factory import make_store
 
 if TYPE_CHECKING:
@@ -80,6 +84,9 @@ ID_CHARS_MAX = 128
 
 TICK_MS = 1_000
 """How often fairness is measured, and the state that others see is renewed."""
+
+ALL_INTERFACES = ("0.0.0.0", "::")
+"""Hosts to listen at that others can not connect to."""
 
 STANDALONE_ID = "standalone"
 """A lone coordinator keeps its name over restarts, so it takes its own partitions back at once."""
@@ -108,8 +115,10 @@ class Application:
         self._catalog = catalog
         self._stack = AsyncExitStack()
         self._cluster_id = ""
+        self._peer_secret = secrets.token_bytes(SECRET_BYTES)
         self._files: OpenFiles | None = None
         self._sampler: EventSampler | None = None
+        self._pair: WatchedFiles[KeyPair] | None = None
 
     async def start(self) -> None:
         """Opens the store, loads groups, listens.
@@ -125,8 +134,16 @@ class Application:
 
     async def _start(self) -> None:
         config = self.config
-        tls = bool(config.tls.cert_file)
-        check_listen_security(config.listen.address, tls=tls, insecure=config.listen.insecure)
+        is_open = check_listen_security(
+            config.listen.address,
+            tls=config.tls.enabled,
+            knows_clients=config.knows_clients,
+            insecure=config.listen.insecure,
+            is_fleet=config.coordinator.mode is Mode.FLEET,
+        )
+        if is_open:
+            log.warning("insecure", why=is_open)
+        self._pair = listener_pair(config.tls)
         loop = asyncio.get_running_loop()
         self.failure = loop.create_future()
         context = await self._context(loop)
@@ -152,51 +169,69 @@ class Application:
                 host=config.management.host,
                 port=config.management.port,
                 or_any=config.source("management.port") is Source.DEFAULT,
+                tls=management_tls(config.management),
+                token=metrics_token(config.management.metrics_token_file),
             )
             self.management_port = await asyncio.to_thread(management.start)
             self._stack.push_async_callback(asyncio.to_thread, management.stop)
 
     def _network(self, fleet: Fleet) -> PeerNetwork:
         """Links to the other coordinators of a fleet."""
-        channels = channel_maker(self.config.tls)
-        return GrpcPeerNetwork(fleet.coordinator_id, fleet.gateway, channels)
+        channels = channel_maker(self._pair, peer_name=self.config.tls.peer_name)
+        return GrpcPeerNetwork(
+            fleet.coordinator_id,
+            fleet.gateway,
+            channels,
+            secret=self._peer_secret,
+            secret_of=fleet.secret_of,
+        )
 
     async def _listen(self, coordinator: Coordinator) -> None:
         """Serves members and operators, and in a fleet the other coordinators."""
         config, fleet = self.config, coordinator.fleet
         shares_port = config.coordinator.processes > 1
         server, statuses = make_server(
-            coordinator, request_bytes_max=config.limits.request_max_bytes, shares_port=shares_port
+            coordinator,
+            request_bytes_max=config.limits.request_max_bytes,
+            shares_port=shares_port,
+            reflection=config.listen.reflection,
         )
         admin = self._admin(coordinator)
         server.add_generic_rpc_handlers((AdminService(admin).handlers(),))
         coordinator.context.tasks.keep("floods", FloodWatch(coordinator, admin).run)
-        peers = PeerService(coordinator, fleet) if fleet else None
-        if peers is not None:
-            server.add_generic_rpc_handlers((peers.handlers(),))
-        address = bind(server, config.listen.address, config.tls, is_shared=shares_port)
+        address = bind(
+            server,
+            config.listen.address,
+            self._pair,
+            is_shared=shares_port,
+            socket_mode=config.listen.socket_mode,
+        )
         self.address = str(address)
-        peer_address = address
-        if shares_port:
-            assert isinstance(address, TcpAddress), "checked with the settings"
-            own = TcpAddress(address.host, config.coordinator.peer_port)
-            peer_address = bind(server, own, config.tls)
+        door = peers_at = None
+        if fleet is not None:
+            door = self._peer_door(coordinator, fleet)
+            peers_at = door.bind(config.listen.address, config.coordinator, self._pair)
         await server.start()
         drain_ms = config.coordinator.drain_timeout_ms
         self._stack.push_async_callback(server.stop, drain_ms / 1000)
         await set_serving(statuses)
-        if peers is not None:
-            # Their links have no end of their own.
-            self._stack.push_async_callback(peers.stop)
+        if door is not None:
+            await door.start()
+            self._stack.push_async_callback(door.stop)
         self._stack.push_async_callback(coordinator.drain, drain_ms)
         # Health says NOT_SERVING first, so that nobody new comes while members are sent away.
         self._stack.push_async_callback(statuses.enter_graceful_shutdown)
-        if coordinator.watch is not None:
-            advertised = config.coordinator.advertised_address
+        if coordinator.watch is not None and peers_at is not None:
+            own, peers = config.coordinator, str(peer_address(config.coordinator, peers_at))
             await coordinator.watch.announce(
-                str(advertised or reachable(address)),
-                str(reachable(peer_address) if shares_port else advertised or reachable(address)),
+                str(own.advertised_address or reachable(address)), peers
             )
+            log.info("the other coordinators are told where this one is", address=peers)
+
+    def _peer_door(self, coordinator: Coordinator, fleet: Fleet) -> PeerDoor:
+        """Where the other coordinators of a fleet get in, and nobody else."""
+        service = PeerService(coordinator, fleet, secret=self._peer_secret)
+        return PeerDoor(service, message_bytes_max=self.config.limits.request_max_bytes)
 
     def _admin(self, coordinator: Coordinator) -> Admin:
         """The admin calls; their reads have a thread of their own, beside the commits."""
@@ -237,6 +272,7 @@ class Application:
             cluster_id=cluster_id,
             address=str(config.listen.address),
             version=__version__,
+            secret=self._peer_secret if is_fleet else b"",
         )
         await _said_when_slow(opened, "the store is not open yet", config.store.url.masked)
         clock.measured(await caller.call(store.now_ms))
@@ -367,7 +403,7 @@ def reachable(address: ListenAddress) -> ListenAddress:
     Raises:
         InvalidConfigError: The host does not know its own address.
     """
-    if isinstance(address, UnixAddress) or address.host not in ("0.0.0.0", "::"):
+    if isinstance(address, UnixAddress) or address.host not in ALL_INTERFACES:
         return address
     try:
         found = socket.getaddrinfo(socket.gethostname(), address.port, type=socket.SOCK_STREAM)
@@ -378,6 +414,20 @@ def reachable(address: ListenAddress) -> ListenAddress:
             "to the HOST:PORT at which they reach this one"
         ) from error
     return TcpAddress(str(found[0][4][0]), address.port)
+
+
+def peer_address(coordinator: CoordinatorConfig, bound: TcpAddress) -> ListenAddress:
+    """Where the other coordinators of a fleet reach one whose door for them is bound there.
+
+    Raises:
+        InvalidConfigError: The host does not know its own address.
+    """
+    if coordinator.peer_address is not None:
+        return coordinator.peer_address
+    advertised = coordinator.advertised_address
+    if isinstance(advertised, TcpAddress) and bound.host in ALL_INTERFACES:
+        return TcpAddress(advertised.host, bound.port)
+    return reachable(bound)
 
 
 def _limits_of(config: ProcessConfig) -> Limits:
@@ -447,7 +497,8 @@ async def _serve(config: ProcessConfig, ready_file: Path | None) -> None:
     print(f"  store       {store.masked}", file=sys.stderr)  # noqa: T201
     print(f"  workers at  {application.address}", file=sys.stderr)  # noqa: T201
     if application.management_port is not None:
-        where = f"http://{config.management.host}:{application.management_port}"
+        scheme = "https" if config.management.tls_cert_file else "http"
+        where = f"{scheme}://{config.management.host}:{application.management_port}"
         print(f"  health at   {where}/healthz/ready", file=sys.stderr)  # noqa: T201
     if ready_file is not None:
         write_ready_file(ready_file, application.address)

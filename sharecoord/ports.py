@@ -52,8 +52,18 @@ class Store(Protocol):
         StoreFatalError: I/O error or corruption: the process must end.
     """
 
-    def open(self, *, coordinator_id: str, cluster_id: str, address: str, version: str) -> None:
+    def open(
+        self,
+        *,
+        coordinator_id: str,
+        cluster_id: str,
+        address: str,
+        version: str,
+        secret: bytes = b"",
+    ) -> None:
         """Creates or checks the schema, takes the store for this coordinator.
+
+        `secret` stands in the lease row, where the other coordinators read it; b"" = none.
 
         Raises:
             StoreVersionError: The schema is of a newer release (or an older one that needs

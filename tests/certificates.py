@@ -102,3 +102,27 @@ class Authority:
 def _openssl(*arguments: str) -> None:
     done = subprocess.run(["openssl", *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+class Live:
+    """Files that a process watches, replaced as mounted secrets are: by new files."""
+
+    def __init__(self, folder: Path, pair: Pair, authorities: Path | None = None) -> None:
+        folder.mkdir(exist_ok=True)
+        self.certificate, self.key = folder / "live.pem", folder / "live.key"
+        self.authorities = folder / "live.ca.pem"
+        self.put(pair, authorities)
+
+    def put(self, pair: Pair, authorities: Path | None = None) -> None:
+        """Puts a pair, and perhaps authorities, in the place of those that are there."""
+        replace_file(self.certificate, pair.certificate.read_bytes())
+        replace_file(self.key, pair.key.read_bytes())
+        if authorities is not None:
+            replace_file(self.authorities, authorities.read_bytes())
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Puts a new file in the place of another, at once and whole."""
+    part = path.with_name(path.name + ".part")
+    part.write_bytes(content)
+    part.rename(path)

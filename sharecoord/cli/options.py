@@ -145,7 +145,7 @@ class Connection:
             return {}
         from sharecoord.config.kafka_properties import read_kafka_config
 
-        read = read_kafka_config(path)
+        read = read_kafka_config(path, os.environ)
         for warning in read.warnings:
             note(f"sharecoord: {path}: {warning}")
         return read.properties
@@ -376,5 +376,8 @@ def parse_pair(option: str, text: str, example: str = "") -> tuple[str, str]:
     name, separator, value = text.partition("=")
     if not separator or not name.strip():
         such_as = f", such as {example}" if example else ""
-        raise click.UsageError(f"{option} {text}: it must be NAME=VALUE{such_as}.")
+        # The value may be a password.
+        begin = re.match(r"[\w.-]*", text)
+        word = begin[0] if begin is not None else ""
+        raise click.UsageError(f"{option} {word}: it must be NAME=VALUE{such_as}.")
     return name.strip(), value

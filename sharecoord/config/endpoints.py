@@ -10,13 +10,14 @@ import ipaddress
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
 from sharecoord.config.group import check_topic_name
+from sharecoord.config.values import mask_url
 from sharecoord.errors import InvalidConfigError
 
 _HOST_NAME: Final = re.compile(
@@ -25,8 +26,6 @@ _HOST_NAME: Final = re.compile(
     re.ASCII,
 )
 _LOOKS_LIKE_IPV4: Final = re.compile(r"[0-9.]+", re.ASCII)
-_URL_PASSWORD: Final = re.compile(r"(?<=://)([^/?#]*?):([^/?#]*)@", re.ASCII)
-_URL_QUERY_PASSWORD: Final = re.compile(r"(?i)(?<=[?&])(password|sslpassword)=([^&#]*)")
 _MAX_PORT: Final = 65_535
 # sun_path of Linux holds 108 bytes with the closing NUL.
 _MAX_UNIX_PATH_BYTES: Final = 107
@@ -120,18 +119,49 @@ def _parse_host(host: str) -> str:
     return host
 
 
-def check_listen_security(address: ListenAddress, *, tls: bool, insecure: bool) -> None:
-    """Refuses to serve other machines in clear text, unless `insecure` asks for it by name.
+_WAYS_TO_KNOW: Final = "tls.client.ca.file, security.tokens.file or security.oidc.issuer"
+
+
+def check_listen_security(
+    address: ListenAddress,
+    *,
+    tls: bool,
+    knows_clients: bool,
+    insecure: bool,
+    is_fleet: bool = False,
+) -> str:
+    """Refuses to serve other machines without TLS, or without knowing who they are.
+
+    Args:
+        address: Where to listen.
+        tls: Whether the listener speaks TLS.
+        knows_clients: Whether certificates, tokens or OIDC tell who connects.
+        insecure: Whether the operator accepts what is open, by name (listen.insecure).
+        is_fleet: Whether coordinators listen for each other on the same host, too.
+
+    Returns:
+        What is open, as a sentence for a warning; "" = nothing is.
 
     Raises:
-        InvalidConfigError: The address is not a loopback one, without TLS.
+        InvalidConfigError: Something is open, and the operator has not accepted it.
     """
-    if tls or insecure or address.is_loopback:
-        return
+    if address.is_loopback or (tls and knows_clients):
+        return ""
+    dangers, fixes = [], []
+    if not tls:
+        sent = "what workers and coordinators send" if is_fleet else "what is sent"
+        dangers.append(f"there is no TLS, so everybody on the way can read and change {sent}")
+        fixes.append("set tls.cert.file and tls.key.file")
+    if not knows_clients:
+        dangers.append("nothing tells who connects, so whoever reaches the port may do everything")
+        fixes.append(f"set {_WAYS_TO_KNOW}")
+    is_open = f'listen.address="{address}" is open to other machines: {"; ".join(dangers)}'
+    fix = " and ".join(fixes)
+    if insecure:
+        return f"{is_open}. listen.insecure accepts it; to close it, {fix}."
     raise InvalidConfigError(
-        f'listen.address="{address}" is open to other machines, and there is no TLS: set '
-        "tls.cert.file and tls.key.file, or listen on localhost or unix:PATH, or accept clear "
-        "text with --insecure (listen.insecure: true).",
+        f"{is_open}. Either {fix}; or listen on localhost or unix:PATH; or accept it with "
+        "--insecure (listen.insecure: true).",
         metadata={"key": "listen.address", "value": str(address)},
     )
 
@@ -150,14 +180,14 @@ class StoreUrl:
     """A parsed store URL."""
 
     kind: StoreKind
-    url: str
+    url: str = field(repr=False)
     """The URL for SQLAlchemy, with the driver (`postgresql+psycopg://…`), or `memory:`."""
     path: Path | None = None
     """The absolute database file of SQLite, else None."""
 
     def __str__(self) -> str:
-        """The URL with its password, as the parser reads it back."""
-        return self.url
+        """The URL as it may be shown."""
+        return self.masked
 
     @property
     def shared(self) -> bool:
@@ -206,9 +236,13 @@ def parse_store_url(text: str) -> StoreUrl:
         raise ValueError(f"a valid URL: {_STORE_EXAMPLES}") from None
     if len(parts.path) < 2 or not (host or "host=" in parts.query):
         raise ValueError(f"a URL with a host and a database: {_STORE_EXAMPLES}")
-    if "@" in parts.path:
-        # Otherwise a part of the password would become the database's name and be shown.
-        raise ValueError('a URL in which "/", "@" and ":" of the password are percent-encoded')
+    if "@" in f"{parts.path}{parts.query}{parts.fragment}":
+        # Otherwise a part of the password would become the database's name, or an option, and be
+        # shown.
+        raise ValueError(
+            'a URL with at most one "@", before the host: "/", "?", "#", "@" and ":" of a password '
+            "are percent-encoded"
+        )
     return StoreUrl(kind, f"{full_scheme}://{rest}")
 
 
@@ -267,12 +301,6 @@ def default_store_url(environ: Mapping[str, str]) -> StoreUrl:
             ) from error
         state_home = f"{home}/.local/state"
     return sqlite_store_url(Path(state_home) / "sharecoord" / "sharecoord.db")
-
-
-def mask_url(text: str) -> str:
-    """The URL with every password in it replaced by `***`."""
-    masked = _URL_PASSWORD.sub(r"\1:***@", text)
-    return _URL_QUERY_PASSWORD.sub(r"\1=***", masked)
 
 
 class EventsSinkKind(StrEnum):

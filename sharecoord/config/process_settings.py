@@ -21,7 +21,6 @@ from sharecoord.config.endpoints import (
     StoreKind,
     StoreUrl,
     TcpAddress,
-    mask_url,
     parse_audit_sink,
     parse_events_sink,
     parse_listen_address,
@@ -37,6 +36,7 @@ from sharecoord.config.setting import (
     size_setting,
     str_setting,
 )
+from sharecoord.config.values import mask_url
 
 _MINUTE_MS: Final = 60_000
 _HOUR_MS: Final = 60 * _MINUTE_MS
@@ -136,6 +136,13 @@ def _parse_advertised(text: str) -> ListenAddress | None:
     return address
 
 
+def _parse_peer_address(text: str) -> TcpAddress | None:
+    address = _parse_advertised(text)
+    if address is None or isinstance(address, TcpAddress):
+        return address
+    raise ValueError("HOST:PORT: coordinators reach each other over TCP")
+
+
 def _render_optional(address: ListenAddress | None) -> str:
     return "" if address is None else str(address)
 
@@ -150,7 +157,7 @@ class StoreConfig:
         "survives). By default a SQLite file below `$XDG_STATE_HOME`, else `~/.local/state`.",
         default=DEFAULT_STORE,
         parser=parse_store_url,
-        renderer=str,
+        renderer=lambda store: store.url,
         masker=mask_url,
     )
     lock_timeout_ms: int = duration_setting(
@@ -181,8 +188,9 @@ class ListenConfig:
     socket_mode: int = custom_setting(
         "listen.socket.mode",
         "Who may connect to `unix:PATH`, as the file's mode: with `0600` its owner, whose name is "
-        "then the principal; with `0660` its group as well, whose name is one of the principal's "
-        "groups; with `0666` everybody, as `User:anonymous`.",
+        "then the principal; with `0660` its group as well, and since nobody knows which of its "
+        "users it is, the principal is `User:unix-group-` and the group's name; with `0666` "
+        "everybody, as `User:anonymous`.",
         default=0o600,
         parser=_parse_socket_mode,
         renderer=lambda mode: f"{mode:04o}",
@@ -214,7 +222,7 @@ class TlsConfig:
     peer_name: str = str_setting(
         "tls.peer.name",
         "Name that the certificates of the other coordinators of a fleet must bear; empty = the "
-        "host of their advertised addresses. One certificate for all, with one name, is enough.",
+        "host of their addresses for peers. One certificate for all, with one name, is enough.",
     )
 
     @property
@@ -318,16 +326,26 @@ class CoordinatorConfig:
     )
     advertised_address: ListenAddress | None = custom_setting(
         "coordinator.advertised.address",
-        "Where members and other coordinators reach this process; empty = the listen address.",
+        "Where members reach this process; empty = the listen address.",
         default=None,
         parser=_parse_advertised,
         renderer=_render_optional,
     )
+    peer_address: TcpAddress | None = custom_setting(
+        "coordinator.peer.address",
+        "Where the other coordinators of a fleet reach this one, such as a proxy that leads to "
+        "`coordinator.peer.port`. Empty = that port on the host of the listen address, or, when "
+        "that is all interfaces, on the host of the advertised address. With several processes, "
+        "process N of them (from 0) adds N to the port.",
+        default=None,
+        parser=_parse_peer_address,
+        renderer=_render_optional,
+    )
     peer_port: int = int_setting(
         "coordinator.peer.port",
-        "Where the other coordinators of a fleet reach this one, on the host of the listen "
-        "address; no worker is served there. With several processes, process N of them (from 0) "
-        "adds N to it; 0 = any free one.",
+        "Port at which a coordinator of a fleet listens for the others, on the host of the listen "
+        "address (`localhost` with `unix:PATH`); no worker is served there. With several "
+        "processes, process N of them (from 0) adds N to it; 0 = any free one.",
         default=0,
         bounds=(0, 65_535),
     )

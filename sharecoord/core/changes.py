@@ -507,7 +507,8 @@ class LoadedPartition:
     """`KeptPayload.size_bytes` by offset, ascending; the payloads are read when they are due."""
 
 
-class CoordinatorRow(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class CoordinatorRow:
     """A coordinator (table `coordinator`)."""
 
     coordinator_id: str
@@ -517,6 +518,8 @@ class CoordinatorRow(NamedTuple):
     """Where the other coordinators of a fleet reach it, HOST:PORT; "" = not announced yet."""
     draining: bool
     """The coordinator gives its share-partitions away and takes none."""
+    secret: bytes = field(default=b"", repr=False)
+    """By which the others know it (core/fleet/belonging.py); b"" = it has none. Never shown."""
 
 
 class FleetView(NamedTuple):

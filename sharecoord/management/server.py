@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import hmac
+import re
 import socket
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Final
 
 import prometheus_client
 import structlog
@@ -28,10 +31,18 @@ from sharecoord.runtime.status.status import (
     Snapshot,
     StatusBoard,
 )
+from sharecoord.security.audit import AuditFigures
+from sharecoord.security.files import WatchedFiles
+from sharecoord.security.key_pairs import PresentContext, ServerTls
 
 log = structlog.get_logger(__name__)
 
 STOP_TIMEOUT_S = 5.0
+
+TOKEN_FILE: Final = "management.metrics.token.file"
+
+_TOKEN: Final = re.compile(rb"[\x21-\x7e]{16,1024}")
+"""A token as a header can carry it; a shorter one could be guessed."""
 
 
 class BoardCollector(Collector):
@@ -77,6 +88,15 @@ class BoardCollector(Collector):
             yield from _events(snapshot.events)
         if snapshot.producers is not None:
             yield from _producers(snapshot.producers)
+        if snapshot.audit is not None:
+            yield from _audit(snapshot.audit)
+        yield from _files(snapshot)
+        if snapshot.peer_links_refused is not None:
+            yield CounterMetricFamily(
+                "sharecoord_peer_links_refused",
+                "Links that were refused because nobody proved to be a coordinator of the fleet.",
+                value=snapshot.peer_links_refused,
+            )
         yield from _by_place(snapshot.partitions)
 
 
@@ -267,8 +287,70 @@ def _producers(figures: ProducerFigures) -> Iterable[Metric]:
     )
 
 
-def make_app(board: StatusBoard) -> Starlette:
-    """The HTTP application: probes of liveness and readiness, and metrics."""
+def _audit(figures: AuditFigures) -> Iterable[Metric]:
+    """Metrics of the audit trail."""
+    yield CounterMetricFamily(
+        "sharecoord_audit_lines_written",
+        "Lines of the audit trail that its sink has taken.",
+        value=figures.written,
+    )
+    yield CounterMetricFamily(
+        "sharecoord_audit_lines_dropped",
+        "Entries of the audit trail that were lost: too many waited, or the sink refused them.",
+        value=figures.dropped,
+    )
+    yield GaugeMetricFamily(
+        "sharecoord_audit_failing",
+        "1 = the audit trail's sink takes nothing at the moment.",
+        value=figures.is_failing,
+    )
+
+
+def _files(snapshot: Snapshot) -> Iterable[Metric]:
+    """Metrics of the files that are read again when they change, and of certificates."""
+    refused = GaugeMetricFamily(
+        "sharecoord_file_refused",
+        "1 = the changed file can not be used, its former content is in force; the log says why.",
+        labels=["settings"],
+    )
+    for settings, is_refused in snapshot.files_refused.items():
+        refused.add_metric([settings], is_refused)
+    days = GaugeMetricFamily(
+        "sharecoord_certificate_days_left",
+        "How many days the certificate is good for; negative = it has ended.",
+        labels=["setting"],
+    )
+    for setting, left in snapshot.certificate_days.items():
+        days.add_metric([setting], left)
+    return refused, days
+
+
+def metrics_token(path: str) -> WatchedFiles[bytes] | None:
+    """The token that `/metrics` asks for; None = no file is named, and it asks for none.
+
+    Raises:
+        InvalidConfigError: The file can not be read, or is no token.
+    """
+    return WatchedFiles({TOKEN_FILE: path}, _token_of) if path else None
+
+
+def _token_of(contents: Mapping[str, bytes]) -> bytes:
+    token = contents[TOKEN_FILE].strip()
+    if not _TOKEN.fullmatch(token):
+        raise InvalidConfigError(
+            f"{TOKEN_FILE}: the file must have one token of 16 to 1024 ASCII characters without "
+            "blanks in it, such as openssl rand -hex 32 makes"
+        )
+    return token
+
+
+def make_app(board: StatusBoard, token: WatchedFiles[bytes] | None = None) -> Starlette:
+    """The HTTP application: probes of liveness and readiness, and metrics, which may need a token.
+
+    Args:
+        board: What is told.
+        token: Of `metrics_token`.
+    """
     registry = prometheus_client.CollectorRegistry()
     registry.register(BoardCollector(board))
     prometheus_client.ProcessCollector(registry=registry)
@@ -280,7 +362,13 @@ def make_app(board: StatusBoard) -> Starlette:
         why_not = board.not_ready
         return _answer(ok=not why_not, no=f"not serving: {why_not}")
 
-    async def metrics(_: Request) -> Response:
+    async def metrics(request: Request) -> Response:
+        if token is not None and not _shows(request, token.value):
+            return PlainTextResponse(
+                f"metrics need the token of {TOKEN_FILE}: Authorization: Bearer TOKEN\n",
+                status_code=401,
+                headers={"WWW-Authenticate": "Bearer"},
+            )
         body = prometheus_client.generate_latest(registry)
         return Response(body, media_type=prometheus_client.CONTENT_TYPE_LATEST)
 
@@ -291,6 +379,13 @@ def make_app(board: StatusBoard) -> Starlette:
             Route("/metrics", metrics),
         ]
     )
+
+
+def _shows(request: Request, token: bytes) -> bool:
+    """Whether a request brings this token; takes as long whatever it brings."""
+    scheme, _, shown = request.headers.get("authorization", "").partition(" ")
+    is_same = hmac.compare_digest(shown.strip().encode(), token)
+    return is_same and scheme.lower() == "bearer"
 
 
 def _listen(host: str, port: int) -> list[socket.socket]:
@@ -318,11 +413,29 @@ def _answer(*, ok: bool, no: str) -> Response:
 class ManagementServer:
     """Serves health and metrics in a thread of its own."""
 
-    def __init__(self, board: StatusBoard, *, host: str, port: int, or_any: bool = False) -> None:
-        """Does not listen yet; `or_any`: when the port is taken, any free one is used."""
+    def __init__(
+        self,
+        board: StatusBoard,
+        *,
+        host: str,
+        port: int,
+        or_any: bool = False,
+        tls: WatchedFiles[ServerTls] | None = None,
+        token: WatchedFiles[bytes] | None = None,
+    ) -> None:
+        """Does not listen yet.
+
+        Args:
+            board: What is told.
+            host: Where to listen.
+            port: Where to listen; 0 = any free one.
+            or_any: When the port is taken, any free one is used.
+            tls: Of `security.key_pairs.management_tls`; None = clear text.
+            token: Of `metrics_token`; None = metrics are for everybody who connects.
+        """
         self._host, self._port, self._or_any = host, port, or_any
         config = uvicorn.Config(
-            make_app(board),
+            make_app(board, token),
             log_config=None,
             access_log=False,
             lifespan="off",
@@ -330,6 +443,9 @@ class ManagementServer:
             http="h11",
             ws="none",
         )
+        # Its own settings for TLS would read the files once.
+        config.load()
+        config.ssl = None if tls is None else PresentContext(tls)
         self._server = uvicorn.Server(config)
         self._sockets: list[socket.socket] = []
         self._thread = threading.Thread(

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import grpc
 import structlog
 
 from sharecoord import __version__
-from sharecoord.config.process_settings import TlsConfig
+from sharecoord.core.fleet.belonging import NONCE_BYTES, Greeting, Side, proof_of, proves
 from sharecoord.core.fleet.peering import Alive, GatewayItem, Settle
 from sharecoord.core.limits import CHECKPOINT_BYTES_MAX
-from sharecoord.errors import SharecoordError, UnsupportedVersionError
+from sharecoord.errors import SharecoordError, UnauthenticatedError, UnsupportedVersionError
 from sharecoord.ports import PeerListener
-from sharecoord.wire import PROTOCOL_VERSION, peer_codec
+from sharecoord.security.files import WatchedFiles
+from sharecoord.security.key_pairs import KeyPair
+from sharecoord.wire import PEER_PROTOCOL_VERSION, peer_codec
 from sharecoord.wire import peer_service_pb2 as peer
 from sharecoord.wire import peer_service_pb2_grpc as peer_grpc
 from sharecoord.wire.send_queue import SendQueue
-from sharecoord.wire.transport import keepalive, read_pem
+from sharecoord.wire.transport import keepalive
 
 log = structlog.get_logger(__name__)
 
@@ -49,26 +52,31 @@ OPTIONS: Final[list[tuple[str, Any]]] = [
 ]
 
 
-def channel_maker(tls: TlsConfig) -> Callable[[str], grpc.aio.Channel]:
+def channel_maker(
+    pair: WatchedFiles[KeyPair] | None, *, peer_name: str = ""
+) -> Callable[[str], grpc.aio.Channel]:
     """Channels to the other coordinators of a fleet, which all have certificates of one kind.
 
-    Args:
-        tls: Of this coordinator's listener. The others' certificates are checked against the
-            authorities of clients, or, without these, against its own chain.
+    Each channel is made with the pair as it is then. The others' certificates are checked against
+    the authorities of clients, or, without these, against the own chain.
 
-    Raises:
-        InvalidConfigError: A file can not be read.
+    Args:
+        pair: Of this coordinator's listener; None = the fleet speaks clear text.
+        peer_name: The name in the others' certificates (tls.peer.name); "" = that of their address.
     """
-    if not tls.enabled:
+    if pair is None:
         return lambda address: grpc.aio.insecure_channel(address, OPTIONS)
-    chain = read_pem("tls.cert.file", tls.cert_file)
-    roots = read_pem("tls.client.ca.file", tls.client_ca_file) if tls.client_ca_file else chain
-    key = read_pem("tls.key.file", tls.key_file)
-    credentials = grpc.ssl_channel_credentials(roots, key, chain)
     options = list(OPTIONS)
-    if tls.peer_name:
-        options.append(("grpc.ssl_target_name_override", tls.peer_name))
-    return lambda address: grpc.aio.secure_channel(address, credentials, options)
+    if peer_name:
+        options.append(("grpc.ssl_target_name_override", peer_name))
+
+    def make(address: str) -> grpc.aio.Channel:
+        now = pair.value
+        roots = now.client_authorities or now.chain
+        credentials = grpc.ssl_channel_credentials(roots, now.key, now.chain)
+        return grpc.aio.secure_channel(address, credentials, options)
+
+    return make
 
 
 class GrpcPeerNetwork:
@@ -79,6 +87,9 @@ class GrpcPeerNetwork:
         coordinator_id: str,
         listener: PeerListener,
         make_channel: Callable[[str], grpc.aio.Channel],
+        *,
+        secret: bytes,
+        secret_of: Callable[[str], bytes],
     ) -> None:
         """Starts nothing; `follow` connects.
 
@@ -86,10 +97,15 @@ class GrpcPeerNetwork:
             coordinator_id: Of this coordinator.
             listener: Hears of links, and takes what comes over them.
             make_channel: Makes a channel to an address, with this fleet's credentials.
+            secret: In the lease row of this coordinator.
+            secret_of: Gives the secret in the lease row of another coordinator, by its id; b"" =
+                there is none.
         """
         self._coordinator_id = coordinator_id
         self._listener = listener
         self._make_channel = make_channel
+        self._secret = secret
+        self._secret_of = secret_of
         self._keepers: dict[str, tuple[str, asyncio.Task[None]]] = {}
 
     def follow(self, addresses: Mapping[str, str]) -> None:
@@ -130,15 +146,8 @@ class GrpcPeerNetwork:
     async def _serve(self, owner_id: str, channel: grpc.aio.Channel) -> bool:
         """Serves a link from its begin to its end; returns True once the owner had answered."""
         call: Any = peer_grpc.PeerServiceStub(channel).Link()  # type: ignore[no-untyped-call]
-        hello = peer.Hello(
-            coordinator_id=self._coordinator_id,
-            owner_id=owner_id,
-            version=__version__,
-            protocol_version=PROTOCOL_VERSION,
-        )
         async with asyncio.timeout(WELCOME_S):
-            await call.write(peer.GatewayMessage(items=[peer.GatewayItem(hello=hello)]))
-            _check_welcome(await call.read())
+            await self._greet(owner_id, call)
 
         async def write(items: Sequence[GatewayItem]) -> None:
             await call.write(peer_codec.gateway_message(items))
@@ -168,6 +177,35 @@ class GrpcPeerNetwork:
             self._listener.unlinked(owner_id)
         return True
 
+    async def _greet(self, owner_id: str, call: Any) -> None:
+        """Begins a link: the owner proves that it belongs to the fleet, then this gateway does.
+
+        A stranger at the owner's address gets no proof from here.
+
+        Raises:
+            UnauthenticatedError: The other side is not the coordinator that the store knows.
+            UnsupportedVersionError: The other side speaks another protocol.
+        """
+        hello = peer.Hello(
+            coordinator_id=self._coordinator_id,
+            owner_id=owner_id,
+            version=__version__,
+            protocol_version=PEER_PROTOCOL_VERSION,
+            nonce=secrets.token_bytes(NONCE_BYTES),
+        )
+        await call.write(peer.GatewayMessage(items=[peer.GatewayItem(hello=hello)]))
+        welcome = _item(await call.read(), "welcome")
+        peer_codec.check_version(welcome)
+        greeting = Greeting(self._coordinator_id, owner_id, hello.nonce, welcome.nonce)
+        if not proves(welcome.proof, Side.OWNER, self._secret_of(owner_id), greeting):
+            raise UnauthenticatedError(
+                f"the process at that address has not proven to be coordinator {owner_id}: it has "
+                "just been started anew, or it is a stranger"
+            )
+        proof = peer.Proof(proof=proof_of(Side.GATEWAY, self._secret, greeting))
+        await call.write(peer.GatewayMessage(items=[peer.GatewayItem(proof=proof)]))
+        _item(await call.read(), "accepted")
+
 
 def _checkpoint_bytes(item: GatewayItem) -> int:
     """Bytes of the checkpoints of an item: all that can be large in it."""
@@ -182,12 +220,13 @@ async def _vouch(send_queue: SendQueue[GatewayItem]) -> None:
         send_queue.say(Alive())
 
 
-def _check_welcome(message: Any) -> None:
-    try:
-        welcome = message.items[0].welcome
-    except (AttributeError, IndexError):
-        raise UnsupportedVersionError("the other side is no coordinator of a fleet") from None
-    peer_codec.check_version(welcome)
+def _item(message: Any, name: Literal["welcome", "accepted"]) -> Any:
+    """The item of this name, with which a message of the owner begins."""
+    if isinstance(message, peer.OwnerMessage) and message.items:
+        first = message.items[0]
+        if first.HasField(name):
+            return getattr(first, name)
+    raise UnsupportedVersionError("the other side is no coordinator of a fleet")
 
 
 def _why(error: BaseException) -> str:

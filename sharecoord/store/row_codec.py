@@ -19,6 +19,7 @@ from sqlalchemy import Row
 from sharecoord.core.changes import (
     BlockedKey,
     Checkpoint,
+    CoordinatorRow,
     DeadLetter,
     GroupRow,
     KeptPayload,
@@ -99,6 +100,24 @@ def decode_passed_over(text: str) -> Spans:
 
 
 # -- groups and members ---------------------------------------------------------------------------
+
+
+def encode_secret(secret: bytes) -> str | None:
+    """Hexadecimal digits, because the tables have no blobs for people to stumble over."""
+    return secret.hex() or None
+
+
+def decode_coordinator(row: Sequence[Any]) -> CoordinatorRow:
+    """The coordinator of a row of id, addresses, draining and secret, in this order.
+
+    A secret that is no hexadecimal text proves nothing, and counts as none.
+    """
+    coordinator_id, address, peer_address, draining, text = row
+    try:
+        secret = bytes.fromhex(text or "")
+    except ValueError:
+        secret = b""
+    return CoordinatorRow(coordinator_id, address, peer_address, draining, secret)
 
 
 def encode_config(config: Mapping[str, str]) -> str:

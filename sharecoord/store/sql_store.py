@@ -28,6 +28,7 @@ from sharecoord.store.hot.partitions import PartitionCalls
 from sharecoord.store.hot.server_statements import make_statements
 from sharecoord.store.letters.lanes import LaneCalls
 from sharecoord.store.reads.reads import ReadCalls
+from sharecoord.store.row_codec import encode_secret
 from sharecoord.store.schema import Schema, prepare_schema, read_meta
 from sharecoord.store.tables import COORDINATOR, STORE_META
 from sharecoord.store.transactions import Transactions
@@ -62,7 +63,15 @@ class SqlStore(PartitionCalls, GroupCalls, OperatorCalls, LaneCalls, ReadCalls):
 
     # -- life -----------------------------------------------------------------------------------
 
-    def open(self, *, coordinator_id: str, cluster_id: str, address: str, version: str) -> None:
+    def open(
+        self,
+        *,
+        coordinator_id: str,
+        cluster_id: str,
+        address: str,
+        version: str,
+        secret: bytes = b"",
+    ) -> None:
         if self._transactions is not None:
             raise InternalError(f"{self.name} is open already")
         try:
@@ -81,7 +90,7 @@ class SqlStore(PartitionCalls, GroupCalls, OperatorCalls, LaneCalls, ReadCalls):
                 self._dialect.check_schema(connection)
                 self._check_cluster(connection, cluster_id)
                 self._set_meta(connection, "release", version)
-                self._take_lease(connection, address=address, version=version)
+                self._take_lease(connection, address=address, version=version, secret=secret)
                 self._statements = make_statements(self._dialect, connection.dialect)
         except StoreRefusedError as error:
             self._shut()
@@ -108,7 +117,9 @@ class SqlStore(PartitionCalls, GroupCalls, OperatorCalls, LaneCalls, ReadCalls):
         upsert = self._dialect.upsert(STORE_META, keys=["name"])
         connection.execute(upsert, {"name": name, "value": value})
 
-    def _take_lease(self, connection: Connection, *, address: str, version: str) -> None:
+    def _take_lease(
+        self, connection: Connection, *, address: str, version: str, secret: bytes
+    ) -> None:
         now_ms = self._dialect.now_ms(connection)
         self._refuse_others(connection)
         connection.execute(
@@ -120,6 +131,7 @@ class SqlStore(PartitionCalls, GroupCalls, OperatorCalls, LaneCalls, ReadCalls):
                 "version": version,
                 "lease_until_ms": now_ms + FIRST_LEASE_MS,
                 "draining": False,
+                "secret": encode_secret(secret),
             },
         )
 

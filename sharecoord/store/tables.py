@@ -28,7 +28,7 @@ from sqlalchemy.dialects import mysql
 
 from sharecoord.store.book_entries import CHECKPOINT, DEAD_LETTER, KEPT_PAYLOAD
 
-HEAD_REVISION = "0003"
+HEAD_REVISION = "0004"
 """The revision of the schema below; `store/migrations` ends there."""
 
 METADATA = MetaData(
@@ -98,6 +98,8 @@ COORDINATOR = Table(
     Column("version", String(64), nullable=False),
     Column("lease_until_ms", BigInteger, nullable=False),
     Column("draining", Boolean, nullable=False),
+    # In hex; NULL = the coordinator is alone, or of a release without secrets. Not for people.
+    Column("secret", String(64)),
 )
 
 SHARE_PARTITION = Table(

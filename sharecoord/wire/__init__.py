@@ -15,7 +15,12 @@ from ._proto import (
 PROTOCOL_VERSION = 1
 """Highest protocol version that is served; the two before it are served too, once they exist."""
 
+PEER_PROTOCOL_VERSION = 2
+"""The one version of the protocol between coordinators that is spoken. Since 2, links begin with
+proofs of belonging: whoever spoke 1 as well would let everybody in."""
+
 __all__ = [
+    "PEER_PROTOCOL_VERSION",
     "PROTOCOL_VERSION",
     "Mapper",
     "admin_service_pb2",

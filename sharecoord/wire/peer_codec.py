@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import partial
 from operator import attrgetter
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from sharecoord import errors
 from sharecoord.core.changes import PartitionKey
@@ -35,11 +35,14 @@ from sharecoord.core.partition.decisions import AcquiredRange, HeldRange, TakenB
 from sharecoord.core.partition.share_partition import RangeOutcome
 from sharecoord.core.states import AcknowledgeOutcome, AcquireMode, RecordState, TakenBackReason
 from sharecoord.errors import SharecoordError, UnsupportedVersionError
-from sharecoord.wire import PROTOCOL_VERSION, codec
+from sharecoord.wire import PEER_PROTOCOL_VERSION, codec
 from sharecoord.wire import peer_service_pb2 as peer
 from sharecoord.wire import share_types_pb2 as types
 
 M = TypeVar("M", peer.GatewayMessage, peer.OwnerMessage)
+
+NAME_CHARS_MAX: Final = 128
+"""Longest id of a coordinator (coordinator.id)."""
 
 _TREE: dict[str, type[SharecoordError]] = {
     found.reason: found
@@ -54,12 +57,17 @@ def check_version(other: peer.Hello | peer.Welcome) -> None:
     Raises:
         UnsupportedVersionError: Names both versions.
     """
-    if other.protocol_version != PROTOCOL_VERSION:
+    if other.protocol_version != PEER_PROTOCOL_VERSION:
         raise UnsupportedVersionError(
-            f"coordinator {other.coordinator_id} (version {other.version}) speaks version "
-            f"{other.protocol_version} of the protocol between coordinators, this one "
-            f"{PROTOCOL_VERSION}: bring both to one release"
+            f"coordinator {quoted(other.coordinator_id)} (version {quoted(other.version)}) speaks "
+            f"version {other.protocol_version} of the protocol between coordinators, this one "
+            f"{PEER_PROTOCOL_VERSION}: bring both to one release"
         )
+
+
+def quoted(name: str) -> str:
+    """A name that a stranger may have made up, as a message shows it: on one line, and short."""
+    return ascii(name[:NAME_CHARS_MAX])
 
 
 def gateway_message(items: Iterable[GatewayItem]) -> peer.GatewayMessage:

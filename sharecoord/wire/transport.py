@@ -1,10 +1,6 @@
-"""Transport of gRPC connections: when a silent peer is given up, and certificates from files."""
+"""Transport of gRPC connections: when a silent peer is given up."""
 
 from __future__ import annotations
-
-from pathlib import Path
-
-from sharecoord.errors import InvalidConfigError
 
 
 def keepalive(*, quiet_ms: int, answer_ms: int) -> list[tuple[str, int]]:
@@ -24,15 +20,3 @@ def keepalive(*, quiet_ms: int, answer_ms: int) -> list[tuple[str, int]]:
         ("grpc.http2.ping_timeout_ms", answer_ms),
         ("grpc.keepalive_permit_without_calls", 1),
     ]
-
-
-def read_pem(setting: str, path: str) -> bytes:
-    """The content of the PEM file that a setting names.
-
-    Raises:
-        InvalidConfigError: The file can not be read.
-    """
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise InvalidConfigError(f"{setting}: can not read {path!r}: {error.strerror}") from error

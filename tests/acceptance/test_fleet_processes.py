@@ -360,9 +360,8 @@ def test_the_way_between_coordinators_breaks(
 ) -> None:
     """Nobody reaches the owner b; members elsewhere get what others own, its own get everything."""
     (port,) = free_ports(1)
-    listen = f"{LOOPBACK}:{port}"
-    with TcpProxy(listen) as proxy:
-        fleet.made("b", listen_address=listen, coordinator_advertised_address=proxy.address)
+    with TcpProxy(f"{LOOPBACK}:{port}") as proxy:
+        fleet.made("b", coordinator_peer_port=port, coordinator_peer_address=proxy.address)
         fleet.start("a", "b", "c")
         eventually(lambda: proxy.accepted >= 2, 30.0, "the others come by the proxy")
         broken(fleet, proxy, fault)

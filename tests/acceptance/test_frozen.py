@@ -25,7 +25,6 @@ import pytest
 from sharecoord_sdk import AsyncShareConsumer, KafkaError, ShareConsumer
 
 from sharecoord.api.grpc.server import OPTIONS as SERVER_OPTIONS
-from sharecoord.config.process_settings import TlsConfig
 from sharecoord.devenv.coordinator import CoordinatorProcess
 from sharecoord.devenv.topics import Record, Topics
 from sharecoord.peers.links import channel_maker
@@ -200,7 +199,7 @@ async def silence_is_noticed() -> None:
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     with TcpProxy(f"127.0.0.1:{port}") as proxy:
-        async with channel_maker(TlsConfig())(proxy.address) as made:
+        async with channel_maker(None)(proxy.address) as made:
             channel: Any = made
             call = channel.stream_stream(METHOD)()
             assert await call.read() == b"hello"

@@ -63,7 +63,12 @@ class World(abc.ABC):
         """The connection breaks in the store's next COMMIT, after or before it has happened."""
 
     def open(
-        self, coordinator_id: str = "one", *, cluster_id: str = "kafka-1", fleet: bool = True
+        self,
+        coordinator_id: str = "one",
+        *,
+        cluster_id: str = "kafka-1",
+        fleet: bool = True,
+        secret: bytes = b"",
     ) -> AnyStore:
         """An open handle."""
         store = self.make(fleet=fleet)
@@ -72,6 +77,7 @@ class World(abc.ABC):
             cluster_id=cluster_id,
             address=f"{coordinator_id}:7070",
             version="0.1.0",
+            secret=secret,
         )
         return store
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -218,7 +219,7 @@ def test_coordinators_are_seen_before_and_after_they_announce_themselves(world: 
     for store in (one, two):
         assert store.read_fleet().coordinators == (announced, other)
     one.announce(address="one.example:7070", peer_address="10.0.0.1:7071", draining=True)
-    assert two.read_fleet().coordinators == (announced._replace(draining=True), other)
+    assert two.read_fleet().coordinators == (replace(announced, draining=True), other)
     # A new process under the same id has neither.
     one.close()
     assert two.read_fleet().coordinators == (other,)
@@ -232,6 +233,39 @@ def test_a_restart_after_a_crash_has_not_announced_itself_yet(world: World) -> N
     world.crash(crashed)
     fresh = CoordinatorRow("one", "one:7070", "", draining=False)
     assert world.open("one").read_fleet().coordinators == (fresh,)
+
+
+def secrets_of(store: AnyStore) -> dict[str, bytes]:
+    return {row.coordinator_id: row.secret for row in store.read_fleet().coordinators}
+
+
+def test_coordinators_of_one_store_know_each_others_secrets(world: World) -> None:
+    one, two = bytes(range(32)), b"\xff" * 32
+    store, other = world.open("one", secret=one), world.open("two", secret=two)
+    three = world.open("three")
+    known = {"one": one, "two": two, "three": b""}
+    for each in (store, other, three):
+        assert secrets_of(each) == known
+    # What is said later leaves it as it is, and nobody sees it who only looks at a row.
+    store.announce(address="a:1", peer_address="a:2", draining=True)
+    store.renew_lease(duration_ms=4_000)
+    assert secrets_of(other) == known
+    shown = [*map(repr, other.read_fleet().coordinators), repr(other.read_fleet())]
+    assert not any("xff" in each or "secret" in each for each in shown)
+
+
+def test_a_secret_goes_with_its_process(world: World) -> None:
+    first, second = b"1" * 32, b"2" * 32
+    crashed, other = world.open("one", secret=first), world.open("two")
+    world.crash(crashed)
+    # At once, as after kill -9: its lease still lives.
+    again = world.open("one", secret=second)
+    assert secrets_of(other) == {"one": second, "two": b""}
+    again.close()
+    assert secrets_of(other) == {"two": b""}
+    # A process without a secret does not keep the former one.
+    world.open("one")
+    assert secrets_of(other) == {"one": b"", "two": b""}
 
 
 def test_who_does_not_renew_its_lease_is_not_in_the_fleet(world: World) -> None:

@@ -44,8 +44,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0004"
-down_revision = "0003"
+revision = "0005"
+down_revision = "0004"
 needs_downtime = {needs_downtime}
 
 
@@ -112,13 +112,13 @@ def scripts_with(tmp_path: Path, *, needs_downtime: bool = False, statement: str
     scripts = tmp_path / "migrations"
     shutil.copytree(Schema().scripts, scripts, ignore=shutil.ignore_patterns("__pycache__"))
     second = SECOND.format(needs_downtime=needs_downtime, statement=statement or "SELECT 1")
-    (scripts / "versions" / "r0004_colour.py").write_text(second)
+    (scripts / "versions" / "r0005_colour.py").write_text(second)
     return scripts
 
 
 def later_release(path: Path, scripts: Path) -> SqlStore:
     dialect = SqliteDialect(path, clock_ms=lambda: START_MS)
-    return SqlStore(dialect, name=f"store {path}", schema=Schema(scripts, "0004"))
+    return SqlStore(dialect, name=f"store {path}", schema=Schema(scripts, "0005"))
 
 
 def migrated(store: SqlStore) -> SqlStore:
@@ -152,9 +152,9 @@ def test_an_older_store_is_upgraded_at_open(tmp_path: Path) -> None:
         columns = [row[1] for row in connection.execute("PRAGMA table_info(member)")]
         stamp = connection.execute("SELECT version_num FROM alembic_version").fetchall()
     assert columns[-1] == "colour"
-    assert stamp == [("0004",)]
+    assert stamp == [("0005",)]
     # And the older release now refuses it.
-    with pytest.raises(StoreVersionError, match=r"schema 0004, written by sharecoord 0\.2\.0"):
+    with pytest.raises(StoreVersionError, match=r"schema 0005, written by sharecoord 0\.2\.0"):
         SqliteWorld(path).open(fleet=False)
 
 
@@ -173,7 +173,7 @@ def test_a_migration_that_needs_downtime_waits_for_an_operator(tmp_path: Path) -
     path = tmp_path / "s.db"
     old_store(path)
     scripts = scripts_with(tmp_path, needs_downtime=True)
-    with pytest.raises(StoreVersionError, match=r"migration 0004.*sharecoord store migrate"):
+    with pytest.raises(StoreVersionError, match=r"migration 0005.*sharecoord store migrate"):
         open_it(later_release(path, scripts))
     store = migrated(later_release(path, scripts))
     open_it(store)
@@ -328,14 +328,14 @@ def test_an_older_server_is_upgraded_at_open(server_world: ServerWorld, tmp_path
     loaded = claimed(store)
     commit(store, change_of(loaded, upserted=[row_of(0, 4)]))
     store.close()
-    later = server_world.make(fleet=False, schema=Schema(scripts_with(tmp_path), "0004"))
+    later = server_world.make(fleet=False, schema=Schema(scripts_with(tmp_path), "0005"))
     open_it(later)
     assert later.read_in_flight(loaded.row.partition_id, from_offset=0, max_rows=9) == [
         row_of(0, 4)
     ]
     later.close()
-    assert server_world.sql("SELECT version_num FROM alembic_version") == [("0004",)]
-    with pytest.raises(StoreVersionError, match="schema 0004"):
+    assert server_world.sql("SELECT version_num FROM alembic_version") == [("0005",)]
+    with pytest.raises(StoreVersionError, match="schema 0005"):
         server_world.open(fleet=False)
 
 
@@ -483,6 +483,48 @@ def test_a_server_of_schema_0002_keeps_its_rows(server_world: ServerWorld) -> No
         other.close()
 
 
+LEASE = "'one', 'one:1', 'one:2', '0.1.0', 5, {draining}"
+
+
+def older_coordinators(connection: Connection) -> list[tuple[object, ...]]:
+    """Leases of coordinators of schema 0003, before the migration beside them and after it."""
+    row = LEASE.format(draining="true" if connection.dialect.name == "postgresql" else "1")
+    names = "id, address, peer_address, version, lease_until_ms, draining"
+    migrate(connection, "0003")
+    connection.execute(text(f"INSERT INTO coordinator ({names}) VALUES ({row})"))
+    upgrade_schema(
+        connection,
+        where="store",
+        scripts=Schema().scripts,
+        head=HEAD_REVISION,
+        revision="0003",
+        release="",
+        # It must not need any.
+        may_need_downtime=False,
+    )
+    row = row.replace("'one'", "'two'")
+    connection.execute(text(f"INSERT INTO coordinator ({names}) VALUES ({row})"))
+    found = connection.execute(text("SELECT id, address, secret FROM coordinator ORDER BY id"))
+    return [tuple(each) for each in found]
+
+
+OLDER = [("one", "one:1", None), ("two", "one:1", None)]
+
+
+def test_coordinators_of_schema_0003_keep_their_leases(tmp_path: Path) -> None:
+    found: list[tuple[object, ...]] = []
+    run(tmp_path / "s.db", lambda connection: found.extend(older_coordinators(connection)))
+    assert found == OLDER
+
+
+def test_coordinators_of_schema_0003_on_a_server_keep_their_leases(
+    server_world: ServerWorld,
+) -> None:
+    found: list[tuple[object, ...]] = []
+    on_server(server_world, lambda connection: found.extend(older_coordinators(connection)))
+    assert found == OLDER
+
+
 def test_a_migration_that_stopped_half_way_is_finished(mariadb_world: ServerWorld) -> None:
     """Each change of the schema commits by itself there, before the stamp is written."""
     on_server(mariadb_world, fill_0002)
@@ -509,7 +551,7 @@ def test_a_migration_that_fails_on_a_server_can_be_made_again(
 ) -> None:
     server_world.open(fleet=False).close()
     scripts = scripts_with(tmp_path, statement="SELECT * FROM no_such_table")
-    later = server_world.make(fleet=False, schema=Schema(scripts, "0004"))
+    later = server_world.make(fleet=False, schema=Schema(scripts, "0005"))
     with pytest.raises(InternalError, match="no_such_table"):
         open_it(later)
     # The stamp stays; PostgreSQL rolls the rest back as well.

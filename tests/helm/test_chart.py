@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from sharecoord.config import process
-from sharecoord.config.endpoints import parse_listen_address
+from sharecoord.config.endpoints import check_listen_security, parse_listen_address
 from sharecoord.management.server import make_app
 from sharecoord.runtime.status.status import StatusBoard
 from tests.helm.conftest import CHART, Helm, Manifest
@@ -127,7 +127,18 @@ def test_the_coordinator_accepts_its_configuration(
     assert config.coordinator.advertised_address == (
         parse_listen_address(address) if is_fleet else None
     )
-    assert config.tls.enabled or config.listen.insecure or config.listen.address.is_loopback
+    # Beside it: the port that is named for the others, which a Service or a policy finds.
+    door = {port["name"]: port["containerPort"] for port in container["ports"]}.get("peer")
+    assert config.coordinator.peer_port == (door or 0)
+    assert (door is not None) == is_fleet
+    assert config.coordinator.peer_address is None
+    is_open = check_listen_security(
+        config.listen.address,
+        tls=config.tls.enabled,
+        knows_clients=config.knows_clients,
+        insecure=config.listen.insecure,
+    )
+    assert bool(is_open) == config.listen.insecure
 
 
 SETTING_OF_FLAG = {
@@ -158,6 +169,7 @@ def test_service_mode_on_sqlite(render: Render) -> None:
     (service,) = of_kind(manifests, "Service")
     ports = {port["name"]: port["port"] for port in service["spec"]["ports"]}
     assert ports == {"grpc": 7070, "management": 7071}
+    assert "peer" not in {port["name"] for port in coordinator_of(manifests)["ports"]}
     selector = service["spec"]["selector"].items()
     assert selector <= deployment["spec"]["template"]["metadata"]["labels"].items()
     assert "--listen=0.0.0.0:7070" in coordinator_of(manifests)["args"]
@@ -174,6 +186,9 @@ def test_service_mode_on_an_external_store(render: Render) -> None:
     (budget,) = of_kind(manifests, "PodDisruptionBudget")
     assert budget["spec"]["maxUnavailable"] == 1
     assert pod_of(manifests)["topologySpreadConstraints"][0]["maxSkew"] == 1
+    # Workers are led to their own port, and to none of the coordinators'.
+    (service,) = of_kind(manifests, "Service")
+    assert [port["targetPort"] for port in service["spec"]["ports"]] == ["grpc", "management"]
     store = {variable["name"]: variable for variable in coordinator_of(manifests)["env"]}
     reference = store["SHARECOORD_STORE__URL"]["valueFrom"]["secretKeyRef"]
     assert reference == {"name": "sharecoord-store", "key": "url"}
@@ -298,15 +313,53 @@ def allows(peers: list[Manifest], labels: Manifest) -> bool:
     )
 
 
+STRANGERS = [{"namespaceSelector": {"matchLabels": {"sharecoord": "worker"}}}]
+
+
+@pytest.mark.parametrize("grpc_from", [[], STRANGERS])
 @pytest.mark.parametrize("combination", ["service-external", "sidecar-external"])
-def test_a_network_policy_lets_a_fleet_reach_itself(render: Render, combination: str) -> None:
-    strangers = [{"namespaceSelector": {"matchLabels": {"sharecoord": "worker"}}}]
-    manifests = render(combination, **{"networkPolicy.grpcFrom": strangers})
+def test_a_network_policy_lets_a_fleet_reach_itself_and_nobody_else(
+    render: Render, combination: str, grpc_from: list[Manifest]
+) -> None:
+    manifests = render(combination, **{"networkPolicy.grpcFrom": grpc_from})
+    (policy,), (deployment,) = (of_kind(manifests, k) for k in ("NetworkPolicy", "Deployment"))
+    own = deployment["spec"]["template"]["metadata"]["labels"]
+    peers = peers_of(policy)["peer"]
+    assert allows(peers, own)
+    # One rule, of labels that the release's pods alone have: no namespace, no block of addresses.
+    assert [each.keys() for each in peers] == [{"podSelector"}]
+    assert peers[0]["podSelector"].keys() == {"matchLabels"}
+    for stranger in (
+        {"app.kubernetes.io/name": "another", "app.kubernetes.io/instance": "shop"},
+        {**own, "app.kubernetes.io/instance": "another"},
+        {"sharecoord": "worker"},
+        {},
+    ):
+        assert not allows(peers, stranger)
+    (test_pod,) = of_kind(manifests, "Pod") or [{"metadata": {"labels": {}}}]
+    assert not allows(peers, test_pod["metadata"]["labels"])
+
+
+@pytest.mark.parametrize(
+    ("combination", "own_workers"), [("service-external", False), ("sidecar-external", True)]
+)
+def test_coordinators_do_not_come_in_by_the_workers_port(
+    render: Render, combination: str, own_workers: bool
+) -> None:
+    """Beside sidecars the pods are the workers', too, which are sent to another pod's sidecar."""
+    manifests = render(combination, **{"networkPolicy.grpcFrom": STRANGERS})
     (policy,), (deployment,) = (of_kind(manifests, k) for k in ("NetworkPolicy", "Deployment"))
     peers = peers_of(policy)["grpc"]
-    assert peers[0] == strangers[0]
-    assert allows(peers, deployment["spec"]["template"]["metadata"]["labels"])
+    assert peers[0] == STRANGERS[0]
+    assert allows(peers, deployment["spec"]["template"]["metadata"]["labels"]) is own_workers
     assert not allows(peers, {"app.kubernetes.io/name": "another"})
+
+
+def test_a_coordinator_alone_has_no_door_for_others(render: Render) -> None:
+    manifests = render("service-sqlite-clear")
+    (policy,) = of_kind(manifests, "NetworkPolicy")
+    assert peers_of(policy).keys() == {"grpc", "management"}
+    assert "peer" not in {port["name"] for port in coordinator_of(manifests)["ports"]}
 
 
 def test_a_network_policy_lets_the_test_pod_ask_for_health(render: Render) -> None:
@@ -390,6 +443,30 @@ def test_contradictions_are_refused_with_the_fix(
 ) -> None:
     base = ["--values", str(CHART / "ci" / f"{combination}-values.yaml")]
     assert message in helm.refusal(*base, f"--set={value}")
+
+
+@pytest.mark.parametrize(
+    ("config", "refused"),
+    [
+        ({"kafka": {"sasl.password": "p"}}, True),
+        ({"kafka": {"sasl": {"oauthbearer": {"client": {"secret": "p"}}}}}, True),
+        ({"kafka.ssl.key.pem": "-----BEGIN PRIVATE KEY-----\nMIIE\n"}, True),
+        ({"store.url": "postgresql://u:p4ss@h/d"}, True),
+        ({"kafka.sasl.password": "${env:KAFKA_PASSWORD}"}, False),
+        ({"store": {"url": "postgresql://u:${file:/run/secrets/db}@h:5432/d"}}, False),
+        ({"log.level": "debug", "security.tokens.file": "/etc/tokens"}, False),
+    ],
+)
+def test_no_secret_gets_into_the_config_map(
+    helm: Helm, config: dict[str, object], refused: bool, tmp_path: Path
+) -> None:
+    values = tmp_path / "values.yaml"
+    values.write_text(yaml.safe_dump({"config": config}), encoding="utf-8")
+    base = ["--values", str(CHART / "ci" / "service-sqlite-values.yaml"), "--values", str(values)]
+    if refused:
+        assert "config has a secret in it, which would stand in a ConfigMap" in helm.refusal(*base)
+    else:
+        assert helm.render(*base)
 
 
 def test_the_chart_is_of_the_same_version_as_the_program() -> None:

@@ -13,7 +13,7 @@
 {{- end }}
 {{- if include "sharecoord.tcp" . }}
 - --listen=0.0.0.0:7070
-{{- if not .Values.tls.existingSecret }}
+{{- if .Values.insecure }}
 - --insecure
 {{- end }}
 {{- else }}
@@ -31,6 +31,9 @@
 - name: SHARECOORD_COORDINATOR__ADVERTISED_ADDRESS
   # In brackets, which an IPv6 address needs and an IPv4 address may have.
   value: "[$(POD_IP)]:7070"
+- name: SHARECOORD_COORDINATOR__PEER_PORT
+  # At the same host; no Service leads there.
+  value: "7072"
 {{- with .Values.tls.peerName }}
 - name: SHARECOORD_TLS__PEER_NAME
   value: {{ . | quote }}
@@ -58,6 +61,9 @@ args:
 ports:
   {{- if include "sharecoord.tcp" . }}
   - {name: grpc, containerPort: 7070, protocol: TCP}
+  {{- end }}
+  {{- if include "sharecoord.fleet" . }}
+  - {name: peer, containerPort: 7072, protocol: TCP}
   {{- end }}
   - {name: management, containerPort: 7071, protocol: TCP}
 {{- with include "sharecoord.env" . | trim }}

@@ -9,19 +9,20 @@ import grpc
 from google.protobuf.message import Message
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
-from grpc_reflection.v1alpha import reflection
+from grpc_reflection.v1alpha.reflection import enable_server_reflection
 
 from sharecoord.api.grpc.calls import ServicerContext, abort, host_of, unary, without_context
 from sharecoord.api.grpc.consume import ConsumeStream
 from sharecoord.api.grpc.unary import UnaryCalls
 from sharecoord.api.grpc.validation import join_command
-from sharecoord.api.sockets import check_free
+from sharecoord.api.sockets import check_free, closed_to_others
 from sharecoord.config.endpoints import ListenAddress, TcpAddress, UnixAddress
-from sharecoord.config.process_settings import TlsConfig
 from sharecoord.errors import InvalidConfigError, UnauthenticatedError
 from sharecoord.runtime.coordinator import Coordinator
+from sharecoord.security.files import WatchedFiles
+from sharecoord.security.key_pairs import KeyPair
 from sharecoord.wire import share_service_pb2 as service
-from sharecoord.wire.transport import keepalive, read_pem
+from sharecoord.wire.transport import keepalive
 
 SERVICES = ("sharecoord.v1.ShareService", "sharecoord.v1.AdminService")
 
@@ -103,7 +104,7 @@ class CredentialsRefused(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
 
 
 def make_server(
-    coordinator: Coordinator, *, request_bytes_max: int, shares_port: bool
+    coordinator: Coordinator, *, request_bytes_max: int, shares_port: bool, reflection: bool = True
 ) -> tuple[grpc.aio.Server, HealthServicer]:
     """A server with every service, not yet listening, and its health service.
 
@@ -111,6 +112,7 @@ def make_server(
         coordinator: The coordinator behind the services.
         request_bytes_max: Largest message of a client.
         shares_port: Whether other processes listen at the same port.
+        reflection: Whether the server tells which calls there are.
     """
     options = [
         *OPTIONS,
@@ -121,8 +123,28 @@ def make_server(
     server.add_generic_rpc_handlers((share_service(coordinator),))
     statuses = HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(statuses, server)
-    reflection.enable_server_reflection([*SERVICES, health.SERVICE_NAME], server)
+    if reflection:
+        enable_server_reflection([*SERVICES, health.SERVICE_NAME], server)
     return server, statuses
+
+
+def make_peer_server(
+    handlers: grpc.GenericRpcHandler[Any, Any], *, message_bytes_max: int
+) -> grpc.aio.Server:
+    """The server of the fleet's own door, not yet listening: other coordinators and nobody else.
+
+    Args:
+        handlers: Of the peer service.
+        message_bytes_max: Largest message of another coordinator.
+    """
+    options = [
+        *OPTIONS,
+        ("grpc.max_receive_message_length", message_bytes_max),
+        ("grpc.so_reuseport", 0),
+    ]
+    server = grpc.aio.server(options=options)
+    server.add_generic_rpc_handlers((handlers,))
+    return server
 
 
 async def set_serving(statuses: HealthServicer) -> None:
@@ -132,37 +154,68 @@ async def set_serving(statuses: HealthServicer) -> None:
 
 
 def bind(
-    server: grpc.aio.Server, address: ListenAddress, tls: TlsConfig, *, is_shared: bool = False
+    server: grpc.aio.Server,
+    address: ListenAddress,
+    pair: WatchedFiles[KeyPair] | None,
+    *,
+    is_shared: bool = False,
+    socket_mode: int = 0o600,
+    setting: str = "listen.address",
 ) -> ListenAddress:
     """Listens; returns the address with the port that it got.
 
     Args:
         server: Of `make_server`.
         address: Where to listen; port 0 = any free one.
-        tls: Certificate of the listener; without one it speaks clear text.
+        pair: What the listener shows, as it is at each connection; None = it speaks clear text.
         is_shared: Whether other coordinators of this fleet listen at the address, too.
+        socket_mode: Mode of the file of a Unix socket (listen.socket.mode).
+        setting: Name of the setting that says where.
 
     Raises:
-        InvalidConfigError: The address can not be had, or a TLS file can not be read.
+        InvalidConfigError: The address can not be had.
     """
     if not is_shared:
-        check_free(address)
+        check_free(address, setting)
     try:
-        if tls.cert_file:
-            port = server.add_secure_port(str(address), _server_credentials(tls))
-        else:
-            port = server.add_insecure_port(str(address))
-    except RuntimeError as error:
+        if isinstance(address, UnixAddress):
+            with closed_to_others(address, socket_mode):
+                _add_port(server, address, pair)
+            return address
+        return TcpAddress(address.host, _add_port(server, address, pair))
+    except (RuntimeError, OSError) as error:
         raise InvalidConfigError(
-            f"listen.address: can not listen on {address}; is another process there? Choose "
+            f"{setting}: can not listen on {address}; is another process there? Choose "
             "another port (0 = any free one) or stop that process"
         ) from error
-    return address if isinstance(address, UnixAddress) else TcpAddress(address.host, port)
 
 
-def _server_credentials(tls: TlsConfig) -> grpc.ServerCredentials:
-    pairs = [(read_pem("tls.key.file", tls.key_file), read_pem("tls.cert.file", tls.cert_file))]
-    if not tls.client_ca_file:
-        return grpc.ssl_server_credentials(pairs)
-    roots = read_pem("tls.client.ca.file", tls.client_ca_file)
-    return grpc.ssl_server_credentials(pairs, roots, require_client_auth=True)
+def _add_port(
+    server: grpc.aio.Server, address: ListenAddress, pair: WatchedFiles[KeyPair] | None
+) -> int:
+    if pair is None:
+        return int(server.add_insecure_port(str(address)))
+    return int(server.add_secure_port(str(address), _server_credentials(pair)))
+
+
+def _server_credentials(pair: WatchedFiles[KeyPair]) -> grpc.ServerCredentials:
+    """Credentials that are those of the pair's value at each handshake."""
+    shown = pair.value
+
+    def present() -> grpc.ServerCertificateConfiguration | None:
+        """Asked by a thread of gRPC before each handshake; None = as at the last one."""
+        nonlocal shown
+        if (value := pair.value) is shown:
+            return None
+        shown = value
+        return _configuration(value)
+
+    return grpc.dynamic_ssl_server_credentials(
+        _configuration(shown), present, require_client_authentication=bool(shown.client_authorities)
+    )
+
+
+def _configuration(pair: KeyPair) -> grpc.ServerCertificateConfiguration:
+    return grpc.ssl_server_certificate_configuration(
+        [(pair.key, pair.chain)], pair.client_authorities or None
+    )

@@ -87,12 +87,15 @@ def config_of(config: ProcessConfig, address: TcpAddress, index: int) -> Process
     Members connect to the common `address`, and get any of the processes.
     """
     coordinator, management = config.coordinator, config.management
+    peer_address = coordinator.peer_address
     return dataclasses.replace(
         config,
         listen=dataclasses.replace(config.listen, address=address),
         coordinator=dataclasses.replace(
             coordinator,
             id=f"{id_of(config)}-{index}",
+            peer_address=peer_address
+            and dataclasses.replace(peer_address, port=peer_address.port + index),
             peer_port=coordinator.peer_port and coordinator.peer_port + index,
         ),
         management=dataclasses.replace(

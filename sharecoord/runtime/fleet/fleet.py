@@ -46,6 +46,10 @@ class Fleet(Peers):
         """The others that have a live lease and can be reached, by id."""
         self.present = frozenset({coordinator_id})
         """The ids of all coordinators with a live lease."""
+        self.refused_links = 0
+        """Links that were refused, since the start: whoever opened them proved nothing in time."""
+        self._secrets: dict[str, bytes] = {}
+        """By which coordinators with a live lease are known, by id."""
         self._looked_s: float | None = None
         """Loop time at which the store was read last; None = never."""
         self.unreleased: list[PartitionRelease] = []
@@ -77,6 +81,14 @@ class Fleet(Peers):
             takers.add(self.coordinator_id)
         self._takers = tuple(sorted(takers))
         return before != (self._takers, self.present)
+
+    def knows(self, coordinators: Sequence[CoordinatorRow]) -> None:
+        """Notes by which secrets the coordinators with a live lease are known."""
+        self._secrets = {row.coordinator_id: row.secret for row in coordinators}
+
+    def secret_of(self, coordinator_id: str) -> bytes:
+        """The secret in the lease row of a coordinator; b"" = no live lease, or none in it."""
+        return self._secrets.get(coordinator_id, b"")
 
     @property
     def addresses(self) -> list[str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 
 import structlog
 
@@ -31,6 +32,9 @@ log = structlog.get_logger(__name__)
 LOOK_INTERVAL_S = 1.0
 """The interval at which leases are renewed, too."""
 
+HASTENED_INTERVAL_S = 1.0
+"""Shortest interval between looks that links hasten: whoever knocks makes no load on the store."""
+
 
 class FleetWatch:
     """Follows the fleet by looks at the store."""
@@ -48,6 +52,10 @@ class FleetWatch:
         self._renewed_ms: int | None = None
         """The store's time at the last renewal of the lease."""
         self._address = self._peer_address = ""
+        self._waiting: list[asyncio.Future[bool]] = []
+        """Those who wait for the next look that begins, and whether the store answers it."""
+        self._hastened_s = -math.inf
+        """Loop time at which a link has hastened a look."""
 
     async def announce(self, address: str, peer_address: str) -> None:
         """Tells the others the addresses for members and for peers: share-partitions come."""
@@ -94,7 +102,7 @@ class FleetWatch:
             SharecoordError: The store does not answer; the former view stays.
         """
         async with self._looking:
-            view = await self._context.caller.call(self._context.store.read_fleet)
+            view = await self._view()
             try:
                 await self._follow(view)
             finally:
@@ -104,6 +112,33 @@ class FleetWatch:
                 self._fleet.looked()
                 for group in self._groups.values() if was_blind else ():
                     group.dispatcher.wake_all()
+
+    async def _view(self) -> FleetView:
+        """Reads the store, and tells those who wait for that."""
+        waiting, self._waiting = self._waiting, []
+        answered = False
+        try:
+            view = await self._context.caller.call(self._context.store.read_fleet)
+            self._fleet.knows(view.coordinators)
+            answered = True
+        finally:
+            for waiter in waiting:
+                if not waiter.done():
+                    waiter.set_result(answered)
+        return view
+
+    async def looked_anew(self) -> bool:
+        """Waits for a look that begins after this call; returns whether the store answered it.
+
+        The look is hastened, unless that was done within the last `HASTENED_INTERVAL_S`.
+        """
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[bool] = loop.create_future()
+        self._waiting.append(waiter)
+        if loop.time() >= self._hastened_s + HASTENED_INTERVAL_S:
+            self._hastened_s = loop.time()
+            self._fleet.look_now.set()
+        return await waiter
 
     async def _follow(self, view: FleetView) -> None:
         fleet, before = self._fleet, self._fleet.present

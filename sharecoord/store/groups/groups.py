@@ -15,7 +15,6 @@ from sqlalchemy import Connection, delete, insert, select, update
 
 from sharecoord.core.changes import (
     BlockedKey,
-    CoordinatorRow,
     FleetView,
     GroupRow,
     MemberRow,
@@ -30,6 +29,7 @@ from sharecoord.store.hot.calls import SqlCalls, reading, writing
 from sharecoord.store.hot.partitions import MEMBER_EPOCH_FLOOR, ROUNDS, read_floor
 from sharecoord.store.row_codec import (
     decode_blocked_key,
+    decode_coordinator,
     decode_group,
     decode_member,
     encode_config,
@@ -111,12 +111,14 @@ class GroupCalls(SqlCalls):
     def read_fleet(self, connection: Connection) -> FleetView:
         living = _K.lease_until_ms >= self._dialect.now_ms(connection)
         found = connection.execute(
-            select(_K.id, _K.address, _K.peer_address, _K.draining).where(living)
+            select(_K.id, _K.address, _K.peer_address, _K.draining, _K.secret).where(living)
         )
         epochs = connection.execute(select(_G.group_id, _G.group_epoch))
         return FleetView(
             # Sorted here, because collations of databases differ.
-            coordinators=tuple(sorted(map(CoordinatorRow._make, found))),
+            coordinators=tuple(
+                sorted(map(decode_coordinator, found), key=lambda row: row.coordinator_id)
+            ),
             group_epochs={str(group_id): int(epoch) for group_id, epoch in epochs},
         )
 

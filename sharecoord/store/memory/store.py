@@ -134,7 +134,15 @@ class MemoryStore:
 
     # -- life -----------------------------------------------------------------------------------
 
-    def open(self, *, coordinator_id: str, cluster_id: str, address: str, version: str) -> None:
+    def open(
+        self,
+        *,
+        coordinator_id: str,
+        cluster_id: str,
+        address: str,
+        version: str,
+        secret: bytes = b"",
+    ) -> None:
         database = self.database
         with database.lock:
             if self._coordinator_id is not None:
@@ -155,7 +163,7 @@ class MemoryStore:
                 database.leases.clear()
             database.leases[coordinator_id] = database.clock_ms() + FIRST_LEASE_MS
             database.coordinators[coordinator_id] = CoordinatorRow(
-                coordinator_id, address, peer_address="", draining=False
+                coordinator_id, address, peer_address="", draining=False, secret=secret
             )
             self._coordinator_id = coordinator_id
 
@@ -175,7 +183,12 @@ class MemoryStore:
     def announce(self, *, address: str, peer_address: str, draining: bool = False) -> None:
         with self._transaction("announce") as database:
             me = self._leased(database)
-            database.coordinators[me] = CoordinatorRow(me, address, peer_address, draining)
+            database.coordinators[me] = replace(
+                database.coordinators[me],
+                address=address,
+                peer_address=peer_address,
+                draining=draining,
+            )
 
     def _leased(self, database: MemoryDatabase) -> str:
         """This coordinator's id, while its lease is its own."""

@@ -1,6 +1,6 @@
 """The file of a backup: gzip, one JSON value per line, the same for every database.
 
-    {"format": "sharecoord-store-backup", "version": 1, "schema_revision": "0003", ...}
+    {"format": "sharecoord-store-backup", "version": 1, "schema_revision": "0004", ...}
     {"table": "share_group", "columns": ["group_id", ...]}
     ["orders", ...]                          one line per row, as many as the first line says
     {"table": "share_partition", ...}

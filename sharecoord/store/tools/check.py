@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, Table
 
 from sharecoord.config.group import GROUP_SETTINGS
+from sharecoord.core.fleet.belonging import SECRET_BYTES
 from sharecoord.core.letters.lanes import MarkKind
 from sharecoord.core.limits import CHECKPOINT_BYTES_MAX
 from sharecoord.core.states import RecordState
@@ -48,6 +50,8 @@ DELIVERY_COUNT_MAX: Final = 1_000
 
 LEASE_MAX_MS: Final = 10 * 60_000
 """The highest `coordinator.lease.timeout.ms`."""
+
+_SECRET: Final = re.compile(f"[0-9a-f]{{{2 * SECRET_BYTES}}}", re.ASCII)
 
 _STORED_STATES = {
     int(state)
@@ -215,6 +219,9 @@ class _Check:
             yield f"address {row['address']!r} is neither HOST:PORT nor unix:PATH", ""
         if row["peer_address"] and not _is_address(row["peer_address"]):
             yield f"peer_address {row['peer_address']!r} is not HOST:PORT", ""
+        if row["secret"] is not None and not _SECRET.fullmatch(row["secret"]):
+            # Never with the value, which a report must not show.
+            yield f"secret is not {2 * SECRET_BYTES} hexadecimal digits: it gets no links", ""
         ahead_ms = row["lease_until_ms"] - self._now_ms
         if ahead_ms > LEASE_MAX_MS:
             problem = (

@@ -15,7 +15,7 @@ class GatewayMessage(_message.Message):
     def __init__(self, items: _Optional[_Iterable[_Union[GatewayItem, _Mapping]]] = ...) -> None: ...
 
 class GatewayItem(_message.Message):
-    __slots__ = ("hello", "member_up", "member_down", "lend", "settle", "books", "alive", "freed", "look")
+    __slots__ = ("hello", "member_up", "member_down", "lend", "settle", "books", "alive", "freed", "look", "proof")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     MEMBER_UP_FIELD_NUMBER: _ClassVar[int]
     MEMBER_DOWN_FIELD_NUMBER: _ClassVar[int]
@@ -25,6 +25,7 @@ class GatewayItem(_message.Message):
     ALIVE_FIELD_NUMBER: _ClassVar[int]
     FREED_FIELD_NUMBER: _ClassVar[int]
     LOOK_FIELD_NUMBER: _ClassVar[int]
+    PROOF_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     member_up: MemberUp
     member_down: MemberDown
@@ -34,19 +35,28 @@ class GatewayItem(_message.Message):
     alive: Alive
     freed: Freed
     look: Look
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., member_up: _Optional[_Union[MemberUp, _Mapping]] = ..., member_down: _Optional[_Union[MemberDown, _Mapping]] = ..., lend: _Optional[_Union[Lend, _Mapping]] = ..., settle: _Optional[_Union[Settle, _Mapping]] = ..., books: _Optional[_Union[PartitionBooks, _Mapping]] = ..., alive: _Optional[_Union[Alive, _Mapping]] = ..., freed: _Optional[_Union[Freed, _Mapping]] = ..., look: _Optional[_Union[Look, _Mapping]] = ...) -> None: ...
+    proof: Proof
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., member_up: _Optional[_Union[MemberUp, _Mapping]] = ..., member_down: _Optional[_Union[MemberDown, _Mapping]] = ..., lend: _Optional[_Union[Lend, _Mapping]] = ..., settle: _Optional[_Union[Settle, _Mapping]] = ..., books: _Optional[_Union[PartitionBooks, _Mapping]] = ..., alive: _Optional[_Union[Alive, _Mapping]] = ..., freed: _Optional[_Union[Freed, _Mapping]] = ..., look: _Optional[_Union[Look, _Mapping]] = ..., proof: _Optional[_Union[Proof, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("coordinator_id", "owner_id", "version", "protocol_version")
+    __slots__ = ("coordinator_id", "owner_id", "version", "protocol_version", "nonce")
     COORDINATOR_ID_FIELD_NUMBER: _ClassVar[int]
     OWNER_ID_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
+    NONCE_FIELD_NUMBER: _ClassVar[int]
     coordinator_id: str
     owner_id: str
     version: str
     protocol_version: int
-    def __init__(self, coordinator_id: _Optional[str] = ..., owner_id: _Optional[str] = ..., version: _Optional[str] = ..., protocol_version: _Optional[int] = ...) -> None: ...
+    nonce: bytes
+    def __init__(self, coordinator_id: _Optional[str] = ..., owner_id: _Optional[str] = ..., version: _Optional[str] = ..., protocol_version: _Optional[int] = ..., nonce: _Optional[bytes] = ...) -> None: ...
+
+class Proof(_message.Message):
+    __slots__ = ("proof",)
+    PROOF_FIELD_NUMBER: _ClassVar[int]
+    proof: bytes
+    def __init__(self, proof: _Optional[bytes] = ...) -> None: ...
 
 class MemberUp(_message.Message):
     __slots__ = ("handle", "group_id", "member_id", "member_epoch", "client_id", "host", "topics", "acquire_mode", "max_poll_records", "paused", "lock_book", "opens")
@@ -153,7 +163,7 @@ class OwnerMessage(_message.Message):
     def __init__(self, items: _Optional[_Iterable[_Union[OwnerItem, _Mapping]]] = ...) -> None: ...
 
 class OwnerItem(_message.Message):
-    __slots__ = ("welcome", "deliver", "settled", "returned", "hungry", "ask_books", "compared", "member_end", "timed_out", "taken_back")
+    __slots__ = ("welcome", "deliver", "settled", "returned", "hungry", "ask_books", "compared", "member_end", "timed_out", "taken_back", "accepted")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     DELIVER_FIELD_NUMBER: _ClassVar[int]
     SETTLED_FIELD_NUMBER: _ClassVar[int]
@@ -164,6 +174,7 @@ class OwnerItem(_message.Message):
     MEMBER_END_FIELD_NUMBER: _ClassVar[int]
     TIMED_OUT_FIELD_NUMBER: _ClassVar[int]
     TAKEN_BACK_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     deliver: Deliver
     settled: Settled
@@ -174,17 +185,26 @@ class OwnerItem(_message.Message):
     member_end: MemberEnd
     timed_out: TimedOut
     taken_back: MemberTakenBack
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., deliver: _Optional[_Union[Deliver, _Mapping]] = ..., settled: _Optional[_Union[Settled, _Mapping]] = ..., returned: _Optional[_Union[Returned, _Mapping]] = ..., hungry: _Optional[_Union[Hungry, _Mapping]] = ..., ask_books: _Optional[_Union[AskBooks, _Mapping]] = ..., compared: _Optional[_Union[Compared, _Mapping]] = ..., member_end: _Optional[_Union[MemberEnd, _Mapping]] = ..., timed_out: _Optional[_Union[TimedOut, _Mapping]] = ..., taken_back: _Optional[_Union[MemberTakenBack, _Mapping]] = ...) -> None: ...
+    accepted: Accepted
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., deliver: _Optional[_Union[Deliver, _Mapping]] = ..., settled: _Optional[_Union[Settled, _Mapping]] = ..., returned: _Optional[_Union[Returned, _Mapping]] = ..., hungry: _Optional[_Union[Hungry, _Mapping]] = ..., ask_books: _Optional[_Union[AskBooks, _Mapping]] = ..., compared: _Optional[_Union[Compared, _Mapping]] = ..., member_end: _Optional[_Union[MemberEnd, _Mapping]] = ..., timed_out: _Optional[_Union[TimedOut, _Mapping]] = ..., taken_back: _Optional[_Union[MemberTakenBack, _Mapping]] = ..., accepted: _Optional[_Union[Accepted, _Mapping]] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("coordinator_id", "version", "protocol_version")
+    __slots__ = ("coordinator_id", "version", "protocol_version", "nonce", "proof")
     COORDINATOR_ID_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    PROOF_FIELD_NUMBER: _ClassVar[int]
     coordinator_id: str
     version: str
     protocol_version: int
-    def __init__(self, coordinator_id: _Optional[str] = ..., version: _Optional[str] = ..., protocol_version: _Optional[int] = ...) -> None: ...
+    nonce: bytes
+    proof: bytes
+    def __init__(self, coordinator_id: _Optional[str] = ..., version: _Optional[str] = ..., protocol_version: _Optional[int] = ..., nonce: _Optional[bytes] = ..., proof: _Optional[bytes] = ...) -> None: ...
+
+class Accepted(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class Deliver(_message.Message):
     __slots__ = ("handle", "partition", "ranges", "records", "credit_bytes", "frame", "send_by_ms")

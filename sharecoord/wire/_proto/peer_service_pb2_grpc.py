@@ -45,8 +45,10 @@ class PeerServiceServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def Link(self, request_iterator, context):
-        """Opened by the gateway, kept open. The first items of each side are `hello` and `welcome`.
+        """Opened by the gateway, kept open. It begins with `hello`, `welcome`, `proof` and `accepted`, each
+        alone in its message: with them the two prove that they belong to one fleet (version 2).
         FAILED_PRECONDITION: another protocol version, or this is not the coordinator that was meant.
+        UNAUTHENTICATED: no proof in time, or a wrong one.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -19,6 +19,7 @@ from sharecoord.api.grpc.calls import ServicerContext, host_of
 from sharecoord.api.grpc.server import bind, make_server
 from sharecoord.config.endpoints import TcpAddress, UnixAddress
 from sharecoord.config.process_settings import TlsConfig
+from sharecoord.security.key_pairs import listener_pair
 from tests.unit.runtime.worlds import world_with
 
 DEADLINE_S = 30
@@ -32,7 +33,7 @@ async def serving(address: TcpAddress | UnixAddress, tls: TlsConfig) -> AsyncIte
     """A server of a coordinator that has not started: no call may come so far."""
     coordinator = world_with(0).build("one")
     server, _ = make_server(coordinator, request_bytes_max=1 << 20, shares_port=False)
-    bound = bind(server, address, tls)
+    bound = bind(server, address, listener_pair(tls))
     await server.start()
     try:
         async with asyncio.timeout(DEADLINE_S):

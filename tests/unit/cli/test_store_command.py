@@ -37,7 +37,7 @@ def test_check_of_a_sound_store(url: str, tmp_path: Path) -> None:
     result = run("store", "check", "--store", url)
     assert (result.exit_code, result.stdout) == (0, "")
     assert result.stderr == (
-        f"store {tmp_path}/s.db: sound; 15 rows, schema 0003, Kafka cluster kafka-1\n"
+        f"store {tmp_path}/s.db: sound; 15 rows, schema 0004, Kafka cluster kafka-1\n"
     )
     assert json.loads(run("store", "check", "--store", url, "-o", "json").stdout) == []
 
@@ -82,7 +82,7 @@ def test_backup_and_restore(url: str, tmp_path: Path) -> None:
     result = run("store", "backup", str(file), "--store", url)
     assert result.exit_code == 0, result.stderr
     assert result.stdout.startswith(
-        f"Backed up 15 rows to {file} (schema 0003, Kafka cluster kafka-1, "
+        f"Backed up 15 rows to {file} (schema 0004, Kafka cluster kafka-1, "
     )
     again = run("store", "backup", str(file), "--store", url)
     assert again.exit_code == 1
@@ -135,22 +135,22 @@ def test_a_store_that_is_in_use(url: str, tmp_path: Path) -> None:
 def test_migrate_with_nothing_to_do(url: str, tmp_path: Path) -> None:
     result = run("store", "migrate", "--store", url)
     assert result.exit_code == 0
-    assert result.stdout == f"store {tmp_path}/s.db has schema 0003 already; nothing to do.\n"
+    assert result.stdout == f"store {tmp_path}/s.db has schema 0004 already; nothing to do.\n"
 
 
 def test_migrate_makes_the_schema_of_an_empty_database(tmp_path: Path) -> None:
     (tmp_path / "s.db").touch()
     result = run("store", "migrate", "--store", f"sqlite:///{tmp_path}/s.db")
-    assert result.stdout == f"Made schema 0003 in store {tmp_path}/s.db, which was empty.\n"
+    assert result.stdout == f"Made schema 0004 in store {tmp_path}/s.db, which was empty.\n"
     missing = run("store", "migrate", "--store", f"sqlite:///{tmp_path}/none.db")
     assert missing.exit_code == 1
     assert "there is no" in missing.stderr
 
 
 def test_migrate_says_from_where_to_where(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(StoreAccess, "migrate", lambda _: Migration("0001", "0003"))
+    monkeypatch.setattr(StoreAccess, "migrate", lambda _: Migration("0001", "0004"))
     result = run("store", "migrate", "--store", url)
-    assert result.stdout.endswith("/s.db from schema 0001 to 0003.\n")
+    assert result.stdout.endswith("/s.db from schema 0001 to 0004.\n")
 
 
 def test_migrate_refuses_a_newer_schema(url: str, tmp_path: Path) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -91,17 +92,46 @@ OPEN = ["0.0.0.0:1", "[::]:1", "10.0.0.1:1", "host:1", "[::ffff:10.0.0.1]:1", "l
 def test_loopback_needs_no_tls(text: str) -> None:
     address = parse_listen_address(text)
     assert address.is_loopback
-    check_listen_security(address, tls=False, insecure=False)
+    assert not check_listen_security(address, tls=False, knows_clients=False, insecure=False)
 
 
 @pytest.mark.parametrize("text", OPEN)
-def test_clear_text_for_other_machines_must_be_asked_for(text: str) -> None:
+@pytest.mark.parametrize(
+    ("tls", "knows_clients", "missing", "there"),
+    [
+        (False, False, ("there is no TLS", "nothing tells who connects"), ()),
+        (False, True, ("there is no TLS",), ("nothing tells who connects",)),
+        (True, False, ("nothing tells who connects",), ("there is no TLS",)),
+    ],
+)
+def test_what_is_open_to_other_machines_must_be_asked_for(
+    text: str, missing: Sequence[str], there: Sequence[str], *, tls: bool, knows_clients: bool
+) -> None:
     address = parse_listen_address(text)
     assert not address.is_loopback
-    check_listen_security(address, tls=True, insecure=False)
-    check_listen_security(address, tls=False, insecure=True)
-    with pytest.raises(InvalidConfigError, match=r"tls\.cert\.file.*--insecure"):
-        check_listen_security(address, tls=False, insecure=False)
+    with pytest.raises(InvalidConfigError, match=r"accept it with --insecure") as raised:
+        check_listen_security(address, tls=tls, knows_clients=knows_clients, insecure=False)
+    warning = check_listen_security(address, tls=tls, knows_clients=knows_clients, insecure=True)
+    for said in (raised.value.message, warning):
+        assert all(word in said for word in missing)
+        assert not any(word in said for word in there)
+        assert ("set tls.cert.file and tls.key.file" in said) == (not tls)
+        assert ("security.tokens.file or security.oidc.issuer" in said) == (not knows_clients)
+
+
+@pytest.mark.parametrize("text", OPEN)
+def test_tls_and_known_clients_leave_nothing_open(text: str) -> None:
+    address = parse_listen_address(text)
+    for insecure in (False, True):
+        assert not check_listen_security(address, tls=True, knows_clients=True, insecure=insecure)
+
+
+def test_a_fleet_is_told_that_its_coordinators_would_speak_in_clear_text() -> None:
+    open_to = partial(check_listen_security, TcpAddress("h", 1), knows_clients=True, is_fleet=True)
+    with pytest.raises(InvalidConfigError, match=r"and coordinators send\. .*tls\.cert\.file"):
+        open_to(tls=False, insecure=False)
+    assert "what workers and coordinators send" in open_to(tls=False, insecure=True)
+    assert open_to(tls=True, insecure=False) == ""
 
 
 @pytest.mark.parametrize(
@@ -124,7 +154,7 @@ def test_clear_text_for_other_machines_must_be_asked_for(text: str) -> None:
 def test_store_urls_are_read(text: str, kind: StoreKind, url: str, *, shared: bool) -> None:
     store = parse_store_url(text)
     assert (store.kind, store.url, store.shared) == (kind, url, shared)
-    assert parse_store_url(str(store)) == store
+    assert parse_store_url(store.url) == store
 
 
 def test_a_relative_sqlite_path_is_made_absolute(
@@ -210,6 +240,13 @@ def test_a_home_that_is_not_known_is_no_place(
         ("postgresql://u:p:q@h/d", "postgresql://u:***@h/d"),
         ("postgresql://u@h:5432/d", "postgresql://u@h:5432/d"),
         ("postgresql://h/d?user=u&password=p&x=1", "postgresql://h/d?user=u&password=***&x=1"),
+        ("postgresql://h/d?passwd=p&SSLPassword=p", "postgresql://h/d?passwd=***&SSLPassword=***"),
+        ("postgresql://h/d?pass%77ord=p", "postgresql://h/d?pass%77ord=***"),
+        ("postgresql://h/d?oauth_client_secret=p", "postgresql://h/d?oauth_client_secret=***"),
+        ("https://u:p@h/token?x=1", "https://u:***@h/token?x=1"),
+        ("postgresql://u:${file:/run/p}@h/d", "postgresql://u:${file:/run/p}@h/d"),
+        ("postgresql://u:${env:A}p@h/d", "postgresql://u:***@h/d"),
+        ("postgresql://h/d?password=${env:A}", "postgresql://h/d?password=${env:A}"),
         ("sqlite:////a:b@c/d", "sqlite:////a:b@c/d"),
     ],
 )

@@ -203,6 +203,9 @@ def test_secrets_are_masked(tmp_path: Path) -> None:
         ("coordinator.id: a b", r"coordinator\.id="),
         ("coordinator.advertised.address: '0.0.0.0:80'", r"others can connect"),
         ("coordinator.advertised.address: 'h:0'", r"others can connect"),
+        ("coordinator.peer.address: 'h:0'", r"others can connect"),
+        ("coordinator.peer.address: '[::]:7072'", r"others can connect"),
+        ("coordinator.peer.address: 'unix:/s'", r"coordinators reach each other over TCP"),
         ("management.host: 'h:1 x'", r"without a port"),
         ("- a", r"c\.yaml:1: the file must hold settings"),
         ("just text", r"c\.yaml:1: the file must hold settings"),
@@ -308,6 +311,9 @@ def test_a_bad_variable_and_a_bad_flag_are_named() -> None:
             },
             r"needs a TCP port",
         ),
+        ({"management.tls.cert.file": "c"}, r"management\.tls\.key\.file one is set"),
+        ({"management.tls.key.file": "k"}, r"management\.tls\.key\.file one is set"),
+        ({"management.tls.client.ca.file": "a"}, r"client\.ca\.file is set without TLS"),
         ({"coordinator.lease.timeout.ms": "1999"}, r"at least twice"),
         ({"memory.read.stop.ratio": 0.96}, r"must not exceed memory\.acquire\.stop\.ratio"),
         ({"memory.cache.max.bytes": "512MiB"}, r"smaller than memory\.limit"),
@@ -336,6 +342,23 @@ def test_a_fleet_on_one_machine() -> None:
     assert config.coordinator.advertised_address == TcpAddress("h", 1)
     assert config.tls.enabled
     assert pickle.loads(pickle.dumps(config)) == config
+
+
+@pytest.mark.parametrize(
+    "known_by",
+    [
+        {"tls.cert.file": "c", "tls.key.file": "k", "tls.client.ca.file": "a"},
+        {"security.tokens.file": "t"},
+        {
+            "security.oidc.issuer": "https://i",
+            "security.oidc.audience": "a",
+            "security.oidc.jwks": "https://i/keys",
+        },
+    ],
+)
+def test_clients_are_known_by_certificates_tokens_or_oidc(known_by: dict[str, object]) -> None:
+    assert load(None, HOME, known_by).knows_clients
+    assert not load(None, HOME, {"tls.cert.file": "c", "tls.key.file": "k"}).knows_clients
 
 
 def test_a_small_memory_limit_needs_no_other_setting() -> None:

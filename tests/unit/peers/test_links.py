@@ -12,8 +12,8 @@ import grpc
 import pytest
 
 from sharecoord.api.grpc.peer_service import PeerService
-from sharecoord.config.process_settings import TlsConfig
 from sharecoord.core.changes import PartitionKey
+from sharecoord.core.fleet.belonging import NONCE_BYTES, SECRET_BYTES, Greeting, Side, proof_of
 from sharecoord.core.fleet.peering import (
     AskLockBooks,
     Compared,
@@ -34,12 +34,14 @@ from sharecoord.devenv.processes import free_ports
 from sharecoord.peers.links import GrpcPeerNetwork, channel_maker
 from sharecoord.ports import OwnerWay
 from sharecoord.runtime.coordinator import Coordinator
+from sharecoord.store.memory.store import MemoryStore
 from sharecoord.wire import peer_service_pb2 as peer
 from sharecoord.wire import peer_service_pb2_grpc as peer_grpc
 from sharecoord.wire import share_service_pb2 as service
 from tests.unit.runtime.worlds import world_with
 
 DEADLINE_S = 20
+OWNER_SECRET, GATEWAY_SECRET = b"o" * SECRET_BYTES, b"g" * SECRET_BYTES
 
 
 class Listener:
@@ -75,7 +77,7 @@ class Listener:
 async def serving(coordinator: Coordinator, address: str) -> AsyncIterator[PeerService]:
     fleet = coordinator.fleet
     assert fleet is not None
-    server, service = grpc.aio.server(), PeerService(coordinator, fleet)
+    server, service = grpc.aio.server(), PeerService(coordinator, fleet, secret=OWNER_SECRET)
     server.add_generic_rpc_handlers((service.handlers(),))
     server.add_insecure_port(address)
     await server.start()
@@ -88,10 +90,20 @@ async def pair(
     channel: Callable[[str], grpc.aio.Channel] = grpc.aio.insecure_channel,
 ) -> AsyncIterator[tuple[Coordinator, Listener, GrpcPeerNetwork]]:
     """An owner of topic `orders`, which nobody serves yet, and the network of a gateway."""
-    coordinator = world_with(6).build("owner", fleet=True)
+    world = world_with(6)
+    store = MemoryStore(world.database, fleet=True)
+    about = {"cluster_id": world.log.cluster, "address": "test:1", "version": "test"}
+    store.open(coordinator_id="gateway", secret=GATEWAY_SECRET, **about)
+    coordinator = world.build("owner", fleet=True)
     await coordinator.start()
     listener = Listener()
-    network = GrpcPeerNetwork("gateway", listener, channel)
+    network = GrpcPeerNetwork(
+        "gateway",
+        listener,
+        channel,
+        secret=GATEWAY_SECRET,
+        secret_of={"owner": OWNER_SECRET}.__getitem__,
+    )
     async with asyncio.timeout(DEADLINE_S):
         yield coordinator, listener, network
         await network.close()
@@ -177,37 +189,90 @@ async def test_who_is_not_followed_any_more_has_no_link(tmp_path: Path) -> None:
         assert await listener.gone.get() == "owner"
 
 
-async def greeted(address: str, hello: peer.GatewayMessage) -> peer.OwnerMessage:
-    """What an owner answers to the first message of a link."""
-    async with grpc.aio.insecure_channel(address) as channel:
-        call: Any = peer_grpc.PeerServiceStub(channel).Link()  # type: ignore[no-untyped-call]
-        await call.write(hello)
-        answer: peer.OwnerMessage = await call.read()
-        return answer
+# -- a stranger at the owner's address -------------------------------------------------------------
+
+
+@contextlib.asynccontextmanager
+async def impostor(
+    address: str, answer: Callable[[peer.Hello], peer.Welcome]
+) -> AsyncIterator[asyncio.Queue[peer.GatewayItem | None]]:
+    """Somebody who welcomes gateways by hand; what they say, and None when a call is over."""
+    heard: asyncio.Queue[peer.GatewayItem | None] = asyncio.Queue()
+
+    class Impostor(peer_grpc.PeerServiceServicer):
+        async def Link(self, _: Any, context: Any) -> None:  # noqa: N802 - gRPC's name
+            try:
+                while (message := await context.read()) is not grpc.aio.EOF:  # type: ignore[attr-defined]
+                    for item in message.items:
+                        heard.put_nowait(item)
+                        if item.HasField("hello"):
+                            welcome = peer.OwnerItem(welcome=answer(item.hello))
+                            await context.write(peer.OwnerMessage(items=[welcome]))
+            finally:
+                heard.put_nowait(None)
+
+    server = grpc.aio.server()
+    peer_grpc.add_PeerServiceServicer_to_server(Impostor(), server)  # type: ignore[no-untyped-call]
+    server.add_insecure_port(address)
+    await server.start()
+    yield heard
+    await server.stop(None)
+
+
+def welcome_under(secret: bytes, side: Side = Side.OWNER, owner_id: str = "owner") -> Any:
+    """Welcomes with a proof that is made with this secret, of this side, for this owner."""
+
+    def answer(hello: peer.Hello) -> peer.Welcome:
+        nonce = b"n" * NONCE_BYTES
+        greeting = Greeting(hello.coordinator_id, owner_id, hello.nonce, nonce)
+        proof = proof_of(side, secret, greeting)
+        return peer.Welcome(
+            coordinator_id=owner_id, protocol_version=2, version="1", nonce=nonce, proof=proof
+        )
+
+    return answer
 
 
 @pytest.mark.parametrize(
-    ("owner_id", "protocol_version", "says"),
+    "answer",
     [
-        ("former", 1, "this is coordinator owner, not former"),
-        ("owner", 99, "bring both to one release"),
+        pytest.param(lambda _: peer.Welcome(protocol_version=2), id="no proof"),
+        pytest.param(welcome_under(b"x" * SECRET_BYTES), id="another secret"),
+        pytest.param(welcome_under(GATEWAY_SECRET), id="the gateway's secret"),
+        pytest.param(welcome_under(OWNER_SECRET, side=Side.GATEWAY), id="the other side's proof"),
+        pytest.param(welcome_under(OWNER_SECRET, owner_id="other"), id="another owner's"),
+        pytest.param(lambda _: peer.Welcome(protocol_version=1), id="an older release"),
     ],
 )
-async def test_another_tenant_and_another_protocol_are_refused(
-    tmp_path: Path, owner_id: str, protocol_version: int, says: str
+async def test_a_stranger_at_an_owners_address_gets_no_proof_and_no_link(
+    tmp_path: Path, answer: Callable[[peer.Hello], peer.Welcome]
 ) -> None:
-    async with linked(tmp_path) as (_, address):
-        hello = peer.GatewayMessage()
-        said = hello.items.add().hello
-        said.owner_id, said.protocol_version = owner_id, protocol_version
-        with pytest.raises(grpc.aio.AioRpcError, match=says):
-            await greeted(address, hello)
+    address = f"unix:{tmp_path}/peer"
+    async with pair() as (_, listener, network), impostor(address, answer) as heard:
+        network.follow({"owner": address})
+        for _ in range(2):  # Its second try is no different.
+            item = await heard.get()
+            assert item is not None
+            assert item.HasField("hello")
+            assert await heard.get() is None
+        assert listener.ways.empty()
+        assert listener.gone.empty()
 
 
-async def test_a_link_begins_with_hello(tmp_path: Path) -> None:
-    async with linked(tmp_path) as (_, address):
-        with pytest.raises(grpc.aio.AioRpcError, match="first item of a link must be hello"):
-            await greeted(address, peer.GatewayMessage())
+async def test_each_hello_has_a_nonce_of_its_own(tmp_path: Path) -> None:
+    address, nonces = f"unix:{tmp_path}/peer", set()
+
+    def answer(hello: peer.Hello) -> peer.Welcome:
+        nonces.add(hello.nonce)
+        return peer.Welcome(protocol_version=2)
+
+    async with pair() as (_, _, network), impostor(address, answer) as heard:
+        network.follow({"owner": address})
+        for _ in range(3):
+            while await heard.get() is not None:
+                pass
+    assert len(nonces) >= 3
+    assert {len(nonce) for nonce in nonces} == {NONCE_BYTES}
 
 
 async def test_who_goes_down_ends_its_links_at_once(tmp_path: Path) -> None:
@@ -231,7 +296,7 @@ async def test_an_http_proxy_of_the_environment_is_for_other_programs(
     (port,) = free_ports(1)
     address = f"127.0.0.1:{port}"
     async with (
-        pair(channel_maker(TlsConfig())) as (coordinator, listener, network),
+        pair(channel_maker(None)) as (coordinator, listener, network),
         serving(coordinator, address),
     ):
         network.follow({"owner": address})

@@ -84,7 +84,7 @@ def test_a_sound_store_has_no_findings(world: SqliteWorld) -> None:
     sound(world)
     report = checked(world)
     assert report.findings == []
-    assert report.facts == ("0003", "0.1.0", "kafka-1")
+    assert report.facts == ("0004", "0.1.0", "kafka-1")
     assert report.rows == {
         "store_meta": 2,
         "coordinator": 1,
@@ -486,6 +486,13 @@ RANGE = "partition_id=1 first_offset="
             "with that coordinator stopped",
         ),
         (
+            "UPDATE coordinator SET secret = 'hunter2'",
+            "coordinator",
+            "id=one",
+            "secret is not 64 hexadecimal digits: it gets no links",
+            "with that coordinator stopped",
+        ),
+        (
             "UPDATE share_partition SET starts_at_zero = 'no' WHERE id = 1",
             "share_partition",
             "id=1",
@@ -549,7 +556,7 @@ def test_another_schema_is_a_finding(world: SqliteWorld) -> None:
         Finding(
             "alembic_version",
             "version_num=0007",
-            "the schema is 0007, written by sharecoord 0.1.0; this version knows 0003: nothing "
+            "the schema is 0007, written by sharecoord 0.1.0; this version knows 0004: nothing "
             "else was looked at",
             "check with the version that wrote it, or run: sharecoord store migrate",
         )
@@ -576,7 +583,7 @@ def test_what_is_no_store(tmp_path: Path) -> None:
 def later_release(path: Path, scripts: Path) -> StoreAccess:
     """The tools of a release with one more revision."""
     dialect = SqliteDialect(path, clock_ms=lambda: START_MS)
-    return StoreAccess(dialect, name=f"store {path}", schema=Schema(scripts, "0004"))
+    return StoreAccess(dialect, name=f"store {path}", schema=Schema(scripts, "0005"))
 
 
 def columns_of_member(path: Path) -> list[str]:
@@ -594,13 +601,13 @@ def test_migrations_that_need_downtime_run_when_nobody_is_there(
     assert "colour" not in columns_of_member(world.path)
     world.close()
     with (
-        pytest.raises(StoreVersionError, match=r"reads 0004\. .* run: sharecoord store migrate"),
+        pytest.raises(StoreVersionError, match=r"reads 0005\. .* run: sharecoord store migrate"),
         access.snapshot(),
     ):
         pass
-    assert access.migrate() == ("0003", "0004")
+    assert access.migrate() == ("0004", "0005")
     assert columns_of_member(world.path)[-1] == "colour"
-    assert access.migrate() == ("0004", "0004")
+    assert access.migrate() == ("0005", "0005")
 
 
 def test_a_migration_that_fails_changes_nothing(world: SqliteWorld, tmp_path: Path) -> None:
