@@ -32,7 +32,7 @@ from sharecoord.runtime.status.status import (
     StatusBoard,
 )
 from sharecoord.security.audit import AuditFigures
-from sharecoord.security.files import WatchedFiles
+from sharecoord.security.files import Watched, WatchedFiles
 from sharecoord.security.key_pairs import PresentContext, ServerTls
 
 log = structlog.get_logger(__name__)
@@ -434,6 +434,8 @@ class ManagementServer:
             token: Of `metrics_token`; None = metrics are for everybody who connects.
         """
         self._host, self._port, self._or_any = host, port, or_any
+        self.watched: list[Watched] = [files for files in (tls, token) if files is not None]
+        """Files that are to be looked at again and again."""
         config = uvicorn.Config(
             make_app(board, token),
             log_config=None,

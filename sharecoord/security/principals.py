@@ -99,3 +99,17 @@ class Credentials:
     """The value of HTTP's authorization header: `Bearer TOKEN` or `Basic BASE64`."""
     certificate: bytes = field(default=b"", repr=False)
     """The client's own certificate as PEM, which TLS has verified already."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Somebody at the other end of a connection: who, and where."""
+
+    identity: Identity = NOBODY
+    address: str = ""
+    """`HOST:PORT`, or the path of a Unix socket; "" = inside of this process."""
+
+    @property
+    def principal(self) -> Principal:
+        """Who it is."""
+        return self.identity.principal
