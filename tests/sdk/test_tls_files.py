@@ -11,7 +11,14 @@ from typing import Any
 import grpc
 import pytest
 from sharecoord_sdk import KafkaError
-from sharecoord_sdk._core.tls_files import PEM_BYTES_MAX, Pem, TlsConfig, TlsFiles, TlsFilesError
+from sharecoord_sdk._core.tls_files import (
+    LOOK_EVERY_S,
+    PEM_BYTES_MAX,
+    Pem,
+    TlsConfig,
+    TlsFiles,
+    TlsFilesError,
+)
 
 from tests.certificates import Authority, Pair
 from tests.sdk.driver import Driver, Drivers
@@ -224,6 +231,39 @@ def test_a_file_that_vanishes_or_may_not_be_read(
     files.key.unlink()
     watched.current()
     assert len(caplog.records) == 2, "a problem that comes back is told again"
+
+
+def test_a_connected_client_looks_at_its_files_now_and_then(
+    files: Files, two: Pair, caplog: pytest.LogCaptureFixture
+) -> None:
+    watched = TlsFiles(files.config(), LOGGER)
+    watched.look(100.0)
+    files.put(two)
+    watched.look(100.0 + LOOK_EVERY_S)
+    files.key.unlink()
+    watched.look(100.1 + LOOK_EVERY_S)
+    assert caplog.messages == []
+    watched.look(100.0 + 2 * LOOK_EVERY_S)
+    assert len(caplog.messages) == 1
+    # Nothing was connected meanwhile, and the good version between the bad ones is there.
+    assert watched.current().certificate == two.certificate.read_bytes()
+
+
+def test_a_poll_says_that_a_file_of_its_connection_is_broken(
+    drivers: Drivers,
+    secure: FakeCoordinator,
+    files: Files,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sharecoord_sdk._core.tls_files.LOOK_EVERY_S", 0.0)
+    consumer = drivers.make_with(files.settings(secure.address))
+    consumer.subscribe(["t"])
+    stream = secure.stream()
+    files.key.unlink()
+    assert consumer.poll(0.01).is_empty()
+    assert any("stays in use" in message for message in caplog.messages)
+    assert not stream.is_over
 
 
 def test_a_link_that_is_moved_is_a_change(files: Files, two: Pair, tmp_path: Path) -> None:

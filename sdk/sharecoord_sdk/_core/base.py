@@ -563,6 +563,8 @@ class BaseShareConsumer(CallGuard, ABC):
         """Carries out the core's decisions: opens a stream, sends."""
         with self._as_a_whole():
             now = self._now()
+            if self._config.tls is not None:
+                self._config.tls.look(now)
             core.tick(now)
             connection = core.connect(now)
             if connection is not None:
