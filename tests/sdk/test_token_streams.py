@@ -308,9 +308,9 @@ def test_no_log_error_or_event_shows_a_token(
 ) -> None:
     heard: list[KafkaError] = []
     socket.script.refusals = [ENDED] * 2
-    callback = lambda _: ("s3cret", FOREVER)  # noqa: E731
+    settings = config(socket.address, lambda _: ("s3cret", FOREVER))
     with caplog.at_level("DEBUG"):
-        consumer = drivers.make_with(config(socket.address, callback) | {"error_cb": heard.append})
+        consumer = drivers.make_with({**settings, "error_cb": heard.append})
         consumer.subscribe(["t"])
         with pytest.raises(KafkaException) as caught:
             consumer.poll(10)
