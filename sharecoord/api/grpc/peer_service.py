@@ -39,9 +39,10 @@ SILENCE_S: Final = 5.0
 """A gateway reports its members as alive each second; after this silence its link is given up. The
 proof that a link begins with may take as long."""
 
-UNPROVEN_MAX: Final = 256
+UNPROVEN_MAX: Final = 64
 """Most links at a time that have not proven yet that they belong to the fleet. A gateway needs some
-milliseconds for that; of more links the oldest ends, so that silent strangers keep nobody out."""
+milliseconds for that; of more links the oldest ends, so that silent strangers keep nobody out. Few,
+because gRPC reads a message of each, of `limits.request.max.bytes`, before anybody looks at it."""
 
 GREETING_BYTES_MAX: Final = 4 << 10
 """Largest message of a link before its proof: ids and versions are short."""
