@@ -11,9 +11,6 @@ ARG BASE_IMAGE=python:3.11-slim
 
 FROM ${BASE_IMAGE} AS build
 WORKDIR /src
-COPY constraints.txt ./
-RUN python3 -m venv /opt/sharecoord \
-    && /opt/sharecoord/bin/python -m pip install --no-cache-dir --constraint constraints.txt --upgrade pip
 # For the extension in C of sdk/batches. Where there is no compiler to be had, the image does without
 # it: records are then opened in Python, at five to twenty times the cost.
 RUN headers=$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h; \
@@ -21,13 +18,17 @@ RUN headers=$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))
     { command -v gcc >/dev/null && test -e "$headers"; } \
     || { apt-get update && apt-get install --yes --no-install-recommends $packages; } \
     || echo "no compiler: the image will be without the extension of sharecoord-batches"
+# Every package of a registry is the one whose hash stands in requirements.lock (`make lock`).
+COPY requirements.lock ./
+RUN python3 -m venv /opt/sharecoord \
+    && /opt/sharecoord/bin/python -m pip install --no-cache-dir --require-hashes --requirement requirements.lock
 COPY pyproject.toml README.md LICENSE ./
 COPY sdk sdk
 COPY sharecoord sharecoord
 # Nothing in the image installs anything or imports setuptools, which Python 3.11 puts beside pip.
-RUN /opt/sharecoord/bin/python -m pip install --no-cache-dir \
-        --constraint constraints.txt --build-constraint constraints.txt \
-        ./sdk ./sdk/batches '.[postgres,mysql,otel,events]' \
+RUN /opt/sharecoord/bin/python -m pip install --no-cache-dir --no-index --no-deps --no-build-isolation \
+        ./sdk ./sdk/batches . \
+    && /opt/sharecoord/bin/python -m pip check \
     && /opt/sharecoord/bin/python -m pip uninstall --yes setuptools pip
 
 FROM ${BASE_IMAGE}

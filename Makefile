@@ -21,6 +21,8 @@ DISTRIBUTIONS := --editable ./sdk --editable ./$(BATCHES)
 PIP_INSTALL = $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --constraint $(PINS)
 PROTO_VENV := .cache/protoc
 WHEELS_VENV := .cache/wheels
+SUPPLY_VENV := .cache/supply
+IMAGE_VENV := .cache/image
 FUZZ := .cache/fuzz
 IMAGE ?= sharecoord:0.1.0
 
@@ -45,7 +47,7 @@ FUZZ_ARGS ?= --seconds 50
 SEEDS ?= 100000
 FIRST ?= 0
 
-.PHONY: help venv demo test check simulate lint format bench proto settings-doc public-names notebooks chart-example test-long fuzz wheels image clean
+.PHONY: help venv demo test check simulate lint format bench proto settings-doc public-names notebooks chart-example test-long fuzz wheels lock sbom image clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' Makefile
@@ -127,6 +129,19 @@ fuzz: $(VENV)/.stamp-test ## Feed made-up batches to the extension, built with s
 wheels: $(WHEELS_VENV)/.stamp ## Build the wheels of sharecoord-batches for this platform in dist/ (Linux: Docker)
 	@$(WHEELS_VENV)/bin/python -m cibuildwheel --output-dir dist $(BATCHES)
 
+lock: $(VENV)/.stamp-test $(SUPPLY_VENV)/.stamp ## Write requirements.lock, the image's packages with their hashes, after a change of constraints.txt
+	@$(BIN)/python -m tools.dependencies requirements >$(SUPPLY_VENV)/image.in
+	@$(SUPPLY_VENV)/bin/uv pip compile $(SUPPLY_VENV)/image.in --constraint $(PINS) --universal --python-version 3.11 \
+		--generate-hashes --no-annotate --quiet --custom-compile-command "make lock" --output-file requirements.lock
+
+sbom: $(SUPPLY_VENV)/.stamp ## Install the image's packages by their hashes, and list them in dist/sbom.json (CycloneDX)
+	@rm -rf $(IMAGE_VENV) && mkdir -p dist
+	@tools/make_venv.sh $(IMAGE_VENV) $(PYTHON)
+	@$(IMAGE_VENV)/bin/python -m pip install --quiet --quiet --disable-pip-version-check --require-hashes --requirement requirements.lock
+	@$(IMAGE_VENV)/bin/python -m pip uninstall --quiet --yes setuptools pip
+	@$(SUPPLY_VENV)/bin/cyclonedx-py environment $(IMAGE_VENV)/bin/python --pyproject pyproject.toml --output-reproducible --output-file dist/sbom.json
+	@echo "dist/sbom.json: $$(grep -c '"purl":' dist/sbom.json) packages"
+
 image: ## Build the container image (IMAGE=name:tag, BASE_IMAGE=...)
 	@docker build --tag $(IMAGE) $(if $(BASE_IMAGE),--build-arg BASE_IMAGE=$(BASE_IMAGE)) .
 
@@ -157,6 +172,13 @@ $(PROTO_VENV)/.stamp: pyproject.toml
 	@tools/make_venv.sh $(PROTO_VENV) $(PYTHON)
 	@$(PROTO_VENV)/bin/python -m pip install --quiet --quiet --disable-pip-version-check --constraint $(PINS) --upgrade pip
 	@$(PROTO_VENV)/bin/python -m pip install --quiet --quiet --disable-pip-version-check --group proto
+	@touch $@
+
+# So have the tools of `make lock` and `make sbom`.
+$(SUPPLY_VENV)/.stamp: pyproject.toml
+	@tools/make_venv.sh $(SUPPLY_VENV) $(PYTHON)
+	@$(SUPPLY_VENV)/bin/python -m pip install --quiet --quiet --disable-pip-version-check --constraint $(PINS) --upgrade pip
+	@$(SUPPLY_VENV)/bin/python -m pip install --quiet --quiet --disable-pip-version-check --group supply
 	@touch $@
 
 # So has what builds wheels.

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 import structlog
 
 from sharecoord import __version__
+from sharecoord.api.grpc.access import Access
 from sharecoord.api.grpc.admin_service import AdminService
 from sharecoord.api.grpc.peer_door import PeerDoor
 from sharecoord.api.grpc.peer_service import PeerService
@@ -41,11 +42,19 @@ from sharecoord.management.server import ManagementServer, metrics_token
 from sharecoord.observability.logs import configure_logging
 from sharecoord.observability.standard_error import dropped_lines, guard_standard_error
 from sharecoord.peers.links import GrpcPeerNetwork, channel_maker
-from sharecoord.ports import EventSink, LogReader, PeerNetwork, Store, TopicCatalog
+from sharecoord.ports import (
+    EventSink,
+    LogReader,
+    OutgoingMessage,
+    PeerNetwork,
+    Store,
+    TopicCatalog,
+)
 from sharecoord.producing.frames import ProducerSettings
 from sharecoord.producing.producers import Producers
 from sharecoord.runtime.admin.admin import Admin, CoordinatorInfo
 from sharecoord.runtime.admin.flood_watch import FloodWatch
+from sharecoord.runtime.admin.operators import Operators
 from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.runtime.fleet.fleet import Fleet
 from sharecoord.runtime.kernel.allocator import keep_freed_memory
@@ -59,8 +68,11 @@ from sharecoord.runtime.kernel.precise_loop import precise_loop
 from sharecoord.runtime.kernel.store_thread import StoreThread
 from sharecoord.runtime.status.event_samples import EventSampler
 from sharecoord.runtime.status.status import StatusBoard
-from sharecoord.security.files import WatchedFiles
-from sharecoord.security.key_pairs import KeyPair, listener_pair, management_tls
+from sharecoord.security.audit import AuditLog, make_audit_log
+from sharecoord.security.authenticator import socket_identity
+from sharecoord.security.files import FileWatch, WatchedFiles
+from sharecoord.security.key_pairs import KeyPair, days_left, listener_pair, management_tls
+from sharecoord.security.setup import Security
 from sharecoord.store.factory import make_store
 
 if TYPE_CHECKING:
@@ -119,6 +131,7 @@ class Application:
         self._files: OpenFiles | None = None
         self._sampler: EventSampler | None = None
         self._pair: WatchedFiles[KeyPair] | None = None
+        self._security: Security | None = None
 
     async def start(self) -> None:
         """Opens the store, loads groups, listens.
@@ -161,6 +174,8 @@ class Application:
         if self._reader is None:
             say_who_reads(config.reader.kind, config.kafka)
         context.tasks.keep("status", lambda: self._tick(coordinator))
+        for name, run in self._security_parts.loops.items():
+            context.tasks.keep(name, run)
         if self._sampler is not None:
             context.tasks.keep("event-samples", self._sampler.run)
         if config.management.enable:
@@ -190,14 +205,22 @@ class Application:
         """Serves members and operators, and in a fleet the other coordinators."""
         config, fleet = self.config, coordinator.fleet
         shares_port = config.coordinator.processes > 1
+        security = self._security_parts
+        access = Access(
+            security.authenticator,
+            security.guard,
+            certificates=bool(config.tls.client_ca_file),
+        )
         server, statuses = make_server(
             coordinator,
+            access,
             request_bytes_max=config.limits.request_max_bytes,
             shares_port=shares_port,
             reflection=config.listen.reflection,
         )
         admin = self._admin(coordinator)
-        server.add_generic_rpc_handlers((AdminService(admin).handlers(),))
+        operators = Operators(admin, coordinator)
+        server.add_generic_rpc_handlers((AdminService(operators, access).handlers(),))
         coordinator.context.tasks.keep("floods", FloodWatch(coordinator, admin).run)
         address = bind(
             server,
@@ -207,6 +230,9 @@ class Application:
             socket_mode=config.listen.socket_mode,
         )
         self.address = str(address)
+        if isinstance(address, UnixAddress):
+            mode = config.listen.socket_mode
+            security.authenticator.socket = socket_identity(Path(address.path), mode)
         door = peers_at = None
         if fleet is not None:
             door = self._peer_door(coordinator, fleet)
@@ -227,6 +253,11 @@ class Application:
                 str(own.advertised_address or reachable(address)), peers
             )
             log.info("the other coordinators are told where this one is", address=peers)
+
+    @property
+    def _security_parts(self) -> Security:
+        assert self._security is not None, "made with the context"
+        return self._security
 
     def _peer_door(self, coordinator: Coordinator, fleet: Fleet) -> PeerDoor:
         """Where the other coordinators of a fleet get in, and nobody else."""
@@ -265,6 +296,9 @@ class Application:
             config.store.url.url, fleet=is_fleet, lock_timeout_ms=config.store.lock_timeout_ms
         )
         coordinator_id = id_of(config)
+        audit = self._audit_log(coordinator_id, producers)
+        self._security = Security(config, audit, coordinator_id)
+        self._watch_files(self._security.watch)
         caller = StoreThread()
         opened = caller.call(
             store.open,
@@ -310,6 +344,7 @@ class Application:
             offsets_export=producers.offsets_export,
             dead_letters=producers.dead_letters,
             events=await self._event_sink(coordinator_id, clock),
+            guard=self._security.guard,
         )
 
     def _producers(self, refusals: Refusals) -> Producers:
@@ -325,6 +360,31 @@ class Application:
         self.board.producers = lambda: producers.figures
         self._stack.push_async_callback(producers.close)
         return producers
+
+    def _audit_log(self, coordinator_id: str, producers: Producers) -> AuditLog | None:
+        """The audit trail; it ends after the servers, and before the producers."""
+        security = self.config.security
+        # One key for all: a partition keeps their order.
+        key = coordinator_id.encode()
+        audit = make_audit_log(
+            security.audit_sink,
+            queue_max_bytes=security.audit_queue_max_bytes,
+            send=lambda topic, line, done: producers.dead_letters.send(
+                topic, OutgoingMessage(key, line, ()), done
+            ),
+        )
+        if audit is not None:
+            self.board.audit = lambda: audit.figures
+            self._stack.push_async_callback(audit.close)
+        return audit
+
+    def _watch_files(self, watch: FileWatch) -> None:
+        """Looks again and again at the files that are read again when they change."""
+        self.board.file_problems = watch.problems
+        pair = self._pair
+        if pair is not None:
+            watch.add(pair)
+            self.board.certificate_days = lambda: days_left(pair.value.ends_s)
 
     def _kafka_reader(self, refusals: Refusals) -> LogReader:
         """Reads while files may be opened; the board says when that is over."""

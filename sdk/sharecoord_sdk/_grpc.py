@@ -16,8 +16,8 @@ import grpc
 from google.protobuf.message import Message
 from grpc import aio
 
-from ._core.config import TlsConfig
-from ._core.status import REASON_KEY, RETRY_AFTER_KEY, StreamFailure
+from ._core.status import REASON_KEY, RESOURCE_KEY, RETRY_AFTER_KEY, StreamFailure
+from ._core.tls_files import TlsMaterial
 from ._proto import share_service_pb2 as service_pb
 
 _SERVICE: Final = service_pb.DESCRIPTOR.services_by_name["ShareService"].full_name
@@ -55,24 +55,22 @@ def encode(request: Message) -> bytes:
     return request.SerializeToString()
 
 
-def open_channel(address: str, tls: TlsConfig | None) -> grpc.Channel:
+def open_channel(address: str, tls: TlsMaterial | None) -> grpc.Channel:
     """A channel of the synchronous stack. Connects at the first call."""
     if tls is None:
         return grpc.insecure_channel(address, options=_OPTIONS)
     return grpc.secure_channel(address, _credentials(tls), options=_OPTIONS)
 
 
-def open_aio_channel(address: str, tls: TlsConfig | None) -> aio.Channel:
+def open_aio_channel(address: str, tls: TlsMaterial | None) -> aio.Channel:
     if tls is None:
         return aio.insecure_channel(address, options=_OPTIONS)
     return aio.secure_channel(address, _credentials(tls), options=_OPTIONS)
 
 
-def _credentials(tls: TlsConfig) -> grpc.ChannelCredentials:
+def _credentials(tls: TlsMaterial) -> grpc.ChannelCredentials:
     return grpc.ssl_channel_credentials(
-        root_certificates=tls.ca.read(),
-        private_key=tls.key.read(),
-        certificate_chain=tls.certificate.read(),
+        root_certificates=tls.ca, private_key=tls.key, certificate_chain=tls.certificate
     )
 
 
@@ -88,4 +86,5 @@ def failure_of(error: BaseException) -> StreamFailure:
         call.details() or "",
         str(found.get(REASON_KEY, "")),
         int(wait) if wait.isdecimal() else None,
+        str(found.get(RESOURCE_KEY, "")),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -76,7 +77,9 @@ def place_of(
     topic = events.removeprefix(TOPIC_PREFIX)
     if not topic:
         raise AnalyticsError("--events kafka: names no topic: write --events kafka:TOPIC")
-    settings = dict(read_kafka_config(kafka_config).properties) if kafka_config else {}
+    settings: dict[str, str] = {}
+    if kafka_config:
+        settings.update(read_kafka_config(kafka_config, os.environ).properties)
     if kafka is not None:
         settings["bootstrap.servers"] = kafka
     settings.setdefault("bootstrap.servers", DEFAULT_KAFKA)

@@ -12,6 +12,20 @@ EXIT_UNHEALTHY: Final = 3
 """No coordinator answers, or it can not reach its store or Kafka."""
 EXIT_INTERRUPTED: Final = 130
 
+_SHOW: Final = (
+    " (this command shows --token-file or SHARECOORD_TOKEN, --cert-file with --key-file, or what"
+    " --command-config says)"
+)
+_RULES: Final = " (the coordinator's security.rules.file says who may do what)"
+_FIXES: Final = {
+    "UNAUTHENTICATED": _SHOW,
+    "_AUTHENTICATION": _SHOW,
+    "AUTHORIZATION_FAILED": _RULES,
+    "GROUP_AUTHORIZATION_FAILED": _RULES,
+    "TOPIC_AUTHORIZATION_FAILED": _RULES,
+}
+"""Reason of the coordinator, or name of Kafka's code → what to do here."""
+
 _DEBUG: Final = "sharecoord.debug"
 
 
@@ -45,9 +59,9 @@ def failure_of(error: Exception) -> Failure:
     """The line and exit code for an error."""
     text = getattr(error, "message", None)
     if isinstance(text, str) and hasattr(error, "reason"):
-        return _kind(error)(_one_line(text))
+        return _kind(error)(_one_line(text) + _FIXES.get(str(error.reason), ""))
     if error.args and hasattr(error.args[0], "str") and hasattr(error.args[0], "code"):
-        return Failure(_one_line(str(error.args[0].str())))
+        return Failure(_one_line(str(error.args[0].str())) + _FIXES.get(error.args[0].name(), ""))
     if isinstance(error, OSError) and error.strerror:
         where = "" if error.filename is None else f"{error.filename}: "
         return Failure(f"{where}{error.strerror}")

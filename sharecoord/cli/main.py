@@ -31,6 +31,7 @@ COMMANDS: Final[dict[str, Lazy]] = {
     "dead-letters": Lazy("records.dead_letters", "Find, redrive and discard dead letters."),
     "config": Lazy("coordinator.config", "Show the configuration of a coordinator."),
     "store": Lazy("coordinator.store", "Check, migrate, back up and restore a store."),
+    "tokens": Lazy("coordinator.tokens", "Create and list tokens of clients."),
     "events": Lazy(
         "coordinator.events", "List, join, delete and check the files of the event log."
     ),

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import functools
+import math
+import os
+import re
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -76,17 +80,116 @@ class Services:
     make_consumer: Callable[[Settings], ShareConsumer] = _make_consumer
 
 
-def connection_settings(bootstrap_server: str, command_config: Path | None) -> Settings:
-    """The SDK's configuration: the keys of --command-config, translated, and the address."""
-    found: Mapping[str, str] = {}
-    if command_config is not None:
+TOKEN_VARIABLE: Final = "SHARECOORD_TOKEN"
+KEY_PASSWORD_VARIABLE: Final = "SHARECOORD_KEY_PASSWORD"
+"""Secrets come from files and variables alone: everybody on a machine reads the flags of its
+processes."""
+
+TOKEN_LIFE_S: Final = 60.0
+"""How long a token file counts, in seconds: a command that runs on reads it again within this time,
+and shows the coordinator a token that has taken the place of the former one."""
+
+_TOKEN: Final = re.compile(r"[\x21-\x7e]+")
+_TOKEN_CHARS_MAX: Final = 15_000
+"""gRPC takes headers of 16 KiB together, at most."""
+_PROTOCOLS: Final = {
+    (False, False): "plaintext",
+    (True, False): "ssl",
+    (False, True): "sasl_plaintext",
+    (True, True): "sasl_ssl",
+}
+"""Kafka's names, by whether there are TLS and credentials."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connection:
+    """What the flags say about the connection to the coordinator."""
+
+    bootstrap_server: str
+    command_config: Path | None
+    ca_file: Path | None
+    cert_file: Path | None
+    key_file: Path | None
+    token_file: Path | None
+
+    def settings(self, older_config: Path | None = None) -> Settings:
+        """The SDK's configuration: that of --command-config, then variables, then flags.
+
+        Args:
+            older_config: The file of an older name of --command-config.
+        """
+        found: Settings = dict(self._of_file(self.command_config or older_config))
+        protocol = str(found.get("security.protocol", "")).lower()
+        has_tls, has_credentials = protocol.endswith("ssl"), protocol.startswith("sasl")
+        files = {"ca": self.ca_file, "certificate": self.cert_file, "key": self.key_file}
+        for name, path in files.items():
+            if path is not None:
+                found.pop(f"ssl.{name}.pem", None)
+                found[f"ssl.{name}.location"] = str(path)
+                has_tls = True
+        if password := os.environ.get(KEY_PASSWORD_VARIABLE):
+            found["ssl.key.password"] = password
+        if (callback := self._token_callback()) is not None:
+            found = {key: value for key, value in found.items() if not key.startswith("sasl.")}
+            found |= {"sasl.mechanisms": "OAUTHBEARER", "oauth_cb": callback}
+            has_credentials = True
+            # No other machine reads what goes over a Unix socket.
+            has_tls = has_tls or not self.bootstrap_server.startswith("unix:")
+        if has_tls or has_credentials:
+            found["security.protocol"] = _PROTOCOLS[has_tls, has_credentials]
+        return {**found, "bootstrap.servers": self.bootstrap_server}
+
+    @staticmethod
+    def _of_file(path: Path | None) -> Mapping[str, str]:
+        if path is None:
+            return {}
         from sharecoord.config.kafka_properties import read_kafka_config
 
-        read = read_kafka_config(command_config)
+        read = read_kafka_config(path, os.environ)
         for warning in read.warnings:
-            note(f"sharecoord: {command_config}: {warning}")
-        found = read.properties
-    return {**found, "bootstrap.servers": bootstrap_server}
+            note(f"sharecoord: {path}: {warning}")
+        return read.properties
+
+    def _token_callback(self) -> TokenCallback | None:
+        """Gives the token of the file or of the variable; None without either.
+
+        Raises:
+            click.UsageError: Both are given, or it is no token.
+        """
+        text, path = os.environ.get(TOKEN_VARIABLE, ""), self.token_file
+        if path is None:
+            if not text:
+                return None
+            token = _check_token(TOKEN_VARIABLE, text)
+            return lambda _: (token, math.inf)
+        source = click.get_current_context().get_parameter_source("token_file")
+        if text and source is not click.core.ParameterSource.COMMANDLINE:
+            both = f"{TOKEN_VARIABLE} and SHARECOORD_TOKEN_FILE are both set"
+            raise click.UsageError(f"{both}; keep one of them.")
+
+        def read(_: str) -> tuple[str, float]:
+            name = f"--token-file {path}"
+            try:
+                content = path.read_text(encoding="ascii", errors="replace")
+            except OSError as error:
+                raise OSError(f"{name}: {error.strerror}") from None
+            return _check_token(name, content), time.time() + TOKEN_LIFE_S
+
+        read("")
+        return read
+
+
+TokenCallback = Callable[[str], tuple[str, float]]
+"""The SDK's `oauth_cb`: returns a token and the Unix time of its end."""
+
+
+def _check_token(where: str, content: str) -> str:
+    """The token of a text. The error does not show what is there instead."""
+    token = content.strip()
+    if not _TOKEN.fullmatch(token) or len(token) > _TOKEN_CHARS_MAX:
+        wanted = f"one token: 1 to {_TOKEN_CHARS_MAX} visible characters of ASCII"
+        raise click.UsageError(f"{where}: it must hold {wanted}.")
+    return token
 
 
 def options(*decorators: Callable[[Any], Any]) -> Callable[[F], F]:
@@ -100,7 +203,12 @@ def options(*decorators: Callable[[Any], Any]) -> Callable[[F], F]:
     return add
 
 
-connection_options: Final = options(
+def _file_option(name: str, meaning: str) -> Callable[[Any], Any]:
+    variable = f"SHARECOORD_{name.strip('-').upper().replace('-', '_')}"
+    return click.option(name, type=FILE, envvar=variable, show_envvar=True, help=meaning)
+
+
+_CONNECTION_OPTIONS: Final = options(
     click.option(
         "--bootstrap-server",
         envvar="SHARECOORD_BOOTSTRAP_SERVER",
@@ -113,10 +221,50 @@ connection_options: Final = options(
     click.option(
         "--command-config",
         type=FILE,
+        envvar="SHARECOORD_COMMAND_CONFIG",
+        show_envvar=True,
         help="Properties file for the connection to the coordinator (security.protocol, "
-        "ssl.*, sasl.*).",
+        "ssl.*, sasl.*). Variables and flags win over it.",
+    ),
+    _file_option("--ca-file", "CAs (PEM) that signed the coordinator's certificate; with TLS."),
+    _file_option("--cert-file", "This client's certificate chain (PEM); with TLS."),
+    _file_option(
+        "--key-file",
+        f"The certificate's private key (PEM); its password: {KEY_PASSWORD_VARIABLE}.",
+    ),
+    _file_option(
+        "--token-file",
+        f"A file with the token to show, or the token itself in {TOKEN_VARIABLE}; over TLS, or to "
+        "a Unix socket.",
     ),
 )
+
+
+def connection_options(function: F) -> F:
+    """The options of a connection; the command gets them as one `connection`."""
+
+    @functools.wraps(function)
+    def command(
+        *,
+        bootstrap_server: str,
+        command_config: Path | None,
+        ca_file: Path | None,
+        cert_file: Path | None,
+        key_file: Path | None,
+        token_file: Path | None,
+        **given: Any,
+    ) -> object:
+        connection = Connection(
+            bootstrap_server=bootstrap_server,
+            command_config=command_config,
+            ca_file=ca_file,
+            cert_file=cert_file,
+            key_file=key_file,
+            token_file=token_file,
+        )
+        return function(connection=connection, **given)
+
+    return _CONNECTION_OPTIONS(cast("F", command))
 
 
 def admin_options(timeout_ms: int = 30_000) -> Callable[[F], F]:
@@ -124,13 +272,11 @@ def admin_options(timeout_ms: int = 30_000) -> Callable[[F], F]:
 
     def add(function: F) -> F:
         @functools.wraps(function)
-        def command(
-            *, bootstrap_server: str, command_config: Path | None, timeout_ms: int, **given: Any
-        ) -> object:
+        def command(*, connection: Connection, timeout_ms: int, **given: Any) -> object:
             services = click.get_current_context().ensure_object(Services)
 
             def connect() -> AdminClient:
-                settings = connection_settings(bootstrap_server, command_config)
+                settings = connection.settings()
                 return services.make_admin(settings | {"default.api.timeout.ms": timeout_ms})
 
             return function(connect=connect, **given)
@@ -144,7 +290,7 @@ def admin_options(timeout_ms: int = 30_000) -> Callable[[F], F]:
             metavar="MS",
             help="Longest wait for one answer, in milliseconds.",
         )
-        return options(connection_options, timeout)(cast("F", command))
+        return connection_options(timeout(cast("F", command)))
 
     return add
 
@@ -230,5 +376,8 @@ def parse_pair(option: str, text: str, example: str = "") -> tuple[str, str]:
     name, separator, value = text.partition("=")
     if not separator or not name.strip():
         such_as = f", such as {example}" if example else ""
-        raise click.UsageError(f"{option} {text}: it must be NAME=VALUE{such_as}.")
+        # The value may be a password.
+        begin = re.match(r"[\w.-]*", text)
+        word = begin[0] if begin is not None else ""
+        raise click.UsageError(f"{option} {word}: it must be NAME=VALUE{such_as}.")
     return name.strip(), value

@@ -41,6 +41,18 @@ In YAML, sections may be nested or written with dots: `listen: {address: localho
 quotes (`"memory:"`, `"[::1]:7070"`). An unknown key, an unknown `SHARECOORD_` variable included, is
 an error that names the nearest known one.
 
+Any value may be, or have in it, a **reference**: `${file:PATH}` stands for the content of a file
+(UTF-8, at most 1 MiB) without its last line end, `${env:NAME}` for an environment variable. In a
+URL, a reference between `://` and `@` is percent-encoded, so that a password may have any
+characters:
+
+    store.url: postgresql://sharecoord:${file:/run/secrets/database}@db:5432/sharecoord
+    kafka.sasl.password: ${env:KAFKA_PASSWORD}
+
+References are replaced once, at the start: a secret that is rotated is taken up by the next start.
+`config show` prints them as they were written. A secret that is written into a flag can be read by
+every user of the machine (`ps`), and `serve` warns of it.
+
 * **Durations** are written `500ms`, `30s`, `5m`, `1h30m`, `7d`, or as an integer of milliseconds.
 * **Sizes** are written `512MiB`, `64kB`, `1GiB`, or as an integer of bytes.
 * **Booleans** are `true` and `false`.

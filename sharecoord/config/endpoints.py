@@ -10,13 +10,14 @@ import ipaddress
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
 from sharecoord.config.group import check_topic_name
+from sharecoord.config.values import mask_url
 from sharecoord.errors import InvalidConfigError
 
 _HOST_NAME: Final = re.compile(
@@ -25,8 +26,6 @@ _HOST_NAME: Final = re.compile(
     re.ASCII,
 )
 _LOOKS_LIKE_IPV4: Final = re.compile(r"[0-9.]+", re.ASCII)
-_URL_PASSWORD: Final = re.compile(r"(?<=://)([^/?#]*?):([^/?#]*)@", re.ASCII)
-_URL_QUERY_PASSWORD: Final = re.compile(r"(?i)(?<=[?&])(password|sslpassword)=([^&#]*)")
 _MAX_PORT: Final = 65_535
 # sun_path of Linux holds 108 bytes with the closing NUL.
 _MAX_UNIX_PATH_BYTES: Final = 107
@@ -181,14 +180,14 @@ class StoreUrl:
     """A parsed store URL."""
 
     kind: StoreKind
-    url: str
+    url: str = field(repr=False)
     """The URL for SQLAlchemy, with the driver (`postgresql+psycopg://…`), or `memory:`."""
     path: Path | None = None
     """The absolute database file of SQLite, else None."""
 
     def __str__(self) -> str:
-        """The URL with its password, as the parser reads it back."""
-        return self.url
+        """The URL as it may be shown."""
+        return self.masked
 
     @property
     def shared(self) -> bool:
@@ -237,9 +236,13 @@ def parse_store_url(text: str) -> StoreUrl:
         raise ValueError(f"a valid URL: {_STORE_EXAMPLES}") from None
     if len(parts.path) < 2 or not (host or "host=" in parts.query):
         raise ValueError(f"a URL with a host and a database: {_STORE_EXAMPLES}")
-    if "@" in parts.path:
-        # Otherwise a part of the password would become the database's name and be shown.
-        raise ValueError('a URL in which "/", "@" and ":" of the password are percent-encoded')
+    if "@" in f"{parts.path}{parts.query}{parts.fragment}":
+        # Otherwise a part of the password would become the database's name, or an option, and be
+        # shown.
+        raise ValueError(
+            'a URL with at most one "@", before the host: "/", "?", "#", "@" and ":" of a password '
+            "are percent-encoded"
+        )
     return StoreUrl(kind, f"{full_scheme}://{rest}")
 
 
@@ -298,12 +301,6 @@ def default_store_url(environ: Mapping[str, str]) -> StoreUrl:
             ) from error
         state_home = f"{home}/.local/state"
     return sqlite_store_url(Path(state_home) / "sharecoord" / "sharecoord.db")
-
-
-def mask_url(text: str) -> str:
-    """The URL with every password in it replaced by `***`."""
-    masked = _URL_PASSWORD.sub(r"\1:***@", text)
-    return _URL_QUERY_PASSWORD.sub(r"\1=***", masked)
 
 
 class EventsSinkKind(StrEnum):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 _LINE_END: Final = re.compile(r"\r\n|\n|\r")
@@ -32,6 +32,10 @@ class Property(NamedTuple):
     key: str
     value: str
     line: int
+
+    def __repr__(self) -> str:
+        """Without the value, which may be a password."""
+        return f"Property({self.key!r}, line {self.line})"
 
 
 def parse_java_properties(text: str) -> list[Property]:
@@ -134,7 +138,7 @@ class JaasEntry:
 
     login_module: str
     """Class name without its package."""
-    options: dict[str, str]
+    options: dict[str, str] = field(repr=False)
 
 
 def parse_jaas_config(text: str) -> JaasEntry:

@@ -12,9 +12,10 @@ here too:
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +28,7 @@ from sharecoord.config.java_properties import (
     parse_plain_properties,
 )
 from sharecoord.config.kafka_keys import check_kafka_key, is_secret_kafka_key
+from sharecoord.config.references import is_reference, resolve
 from sharecoord.config.setting import MASK
 from sharecoord.errors import InvalidConfigError
 
@@ -66,13 +68,16 @@ _RENAMED: Final = {
 }
 # Refused: leaving these out would change who the client is or whom it trusts.
 _JAVA_CLASSES: Final = {
-    "config.providers": "write the values themselves, or set them as SHARECOORD_KAFKA__… variables",
+    "config.providers": (
+        "remove it; ${file:PATH}, a file with the value alone, and ${env:NAME} need no provider"
+    ),
     "sasl.client.callback.handler.class": "use a mechanism that librdkafka has",
     "sasl.login.callback.handler.class": "use librdkafka's sasl.oauthbearer.method=oidc",
     "sasl.login.class": "use a mechanism that librdkafka has",
     "security.providers": "use PEM files with ssl.ca.location, ssl.certificate.location",
     "ssl.engine.factory.class": "use PEM files with ssl.ca.location, ssl.certificate.location",
 }
+_KEY: Final = re.compile(r"[a-z0-9._-]+", re.ASCII)
 _JAVA_MARKS: Final = ("sasl.jaas.config", "ssl.truststore.", "ssl.keystore.type")
 _PLAIN_SUFFIXES: Final = frozenset({".conf", ".cfg", ".config", ".librdkafka"})
 _SCRAM_MECHANISMS: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512")
@@ -82,7 +87,7 @@ _SCRAM_MECHANISMS: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 class KafkaProperties:
     """A file's keys for the connection to Kafka."""
 
-    properties: Mapping[str, str]
+    properties: Mapping[str, str] = field(repr=False)
     """librdkafka's keys and values."""
     lines: Mapping[str, int]
     """Line of the file that each key came from, from 1."""
@@ -90,12 +95,17 @@ class KafkaProperties:
     """A sentence for each key that was left out."""
 
 
-def read_kafka_config(path: Path) -> KafkaProperties:
+def read_kafka_config(path: Path, environ: Mapping[str, str] | None = None) -> KafkaProperties:
     """Reads a file of Kafka client keys.
 
     A file named `*.properties`, or one with keys of the Java client, is read by Java's rules
     (escapes, continued lines), any other by librdkafka's (none). The file is UTF-8, or Latin-1, as
     Java wrote it for long.
+
+    Args:
+        path: The file.
+        environ: All environment variables, for references in values; None = references stay as
+            they were written.
 
     Raises:
         InvalidConfigError: Unreadable, malformed, a duplicate or a key that must not be set; names
@@ -107,7 +117,14 @@ def read_kafka_config(path: Path) -> KafkaProperties:
     except PropertiesSyntaxError as error:
         raise InvalidConfigError(f"{path}:{error.line}: {error}.") from None
     _refuse_duplicates(path, entries)
-    return _Translation(path, entries).run()
+    found = _Translation(path, entries).run()
+    if environ is None:
+        return found
+    resolved = {
+        key: resolve(value, environ, name=key, where=f"{path}:{found.lines[key]}")
+        for key, value in found.properties.items()
+    }
+    return replace(found, properties=resolved)
 
 
 def _read_text(path: Path) -> str:
@@ -126,7 +143,21 @@ def _read_text(path: Path) -> str:
 
 def _parse(path: Path, text: str) -> list[Property]:
     plain_keys = (line.partition("=")[0].strip() for line in text.splitlines())
-    if path.suffix.lower() == ".properties" or any(map(_is_java_mark, plain_keys)):
+    entries = _entries(path, text, java=any(map(_is_java_mark, plain_keys)))
+    for entry in entries:
+        if not _KEY.fullmatch(entry.key):
+            # Not quoted: the rest of a private key that goes over several lines looks like that.
+            raise PropertiesSyntaxError(
+                entry.line,
+                "no key of Kafka's stands at the begin of this line. A value of several lines "
+                "needs a backslash at the end of each line but the last, in a file named "
+                "*.properties",
+            )
+    return entries
+
+
+def _entries(path: Path, text: str, *, java: bool) -> list[Property]:
+    if path.suffix.lower() == ".properties" or java:
         entries = parse_java_properties(text)
         return [entry._replace(value=entry.value.strip()) for entry in entries]
     entries = parse_plain_properties(text)
@@ -303,5 +334,6 @@ def _truststore_command(location: str, store_type: str) -> str:
 
 
 def masked_kafka_value(key: str, value: str) -> str:
-    """The value as it may be shown."""
-    return MASK if value and is_secret_kafka_key(key) else value
+    """The value as it may be shown; a reference says where a secret is, not what it is."""
+    secret = value and is_secret_kafka_key(key) and not is_reference(value)
+    return MASK if secret else value

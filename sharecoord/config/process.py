@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple, get_type_hints
@@ -30,6 +30,7 @@ from sharecoord.config.process_settings import (
 )
 from sharecoord.config.setting import SettingsTable, invalid_config, settings_of, unknown_name
 from sharecoord.config.sources import Raw, Source, read_environment, read_yaml
+from sharecoord.config.values import mask_url
 from sharecoord.errors import InvalidConfigError
 
 _KAFKA: Final = "kafka."
@@ -57,11 +58,11 @@ class ProcessConfig:
         kafka: librdkafka's keys and values for every client of this process; never empty.
         group_defaults: The operator's settings for all groups, checked, in canonical text.
         origins: The raw value of each setting that somebody set, by its full name.
-        warnings: Sentences about settings that were left out.
+        warnings: Sentences about settings that were left out, or that others can see.
     """
 
     kafka: Mapping[str, str] = field(
-        default_factory=lambda: {_BOOTSTRAP: DEFAULT_BOOTSTRAP_SERVERS}
+        default_factory=lambda: {_BOOTSTRAP: DEFAULT_BOOTSTRAP_SERVERS}, repr=False
     )
     store: StoreConfig = field(default_factory=StoreConfig)
     listen: ListenConfig = field(default_factory=ListenConfig)
@@ -94,17 +95,11 @@ class ProcessConfig:
     def effective(self) -> tuple[EffectiveRow, ...]:
         """Every setting in force: the process's, Kafka's keys, and the defaults for all groups."""
         rows = [
-            self._row(
-                setting.name,
-                setting.show(setting.render(getattr(getattr(self, section), attribute))),
-            )
+            self._row(setting.name, setting.render(getattr(getattr(self, section), attribute)))
             for section, section_class in SECTIONS.items()
             for attribute, setting in settings_of(section_class).items()
         ]
-        rows += [
-            self._row(_KAFKA + key, masked_kafka_value(key, self.kafka[key]))
-            for key in sorted(self.kafka)
-        ]
+        rows += [self._row(_KAFKA + key, self.kafka[key]) for key in sorted(self.kafka)]
         rows += [
             self._row(_GROUP + entry.name, entry.value)
             for entry in resolve({}, self.group_defaults).entries()
@@ -113,7 +108,10 @@ class ProcessConfig:
 
     def _row(self, name: str, value: str) -> EffectiveRow:
         raw = self.origins.get(name)
-        return EffectiveRow(name, value, self.source(name), raw.place if raw else "")
+        if raw is not None and raw.written is not None:
+            # What a reference brings is not shown, whatever the setting is.
+            value = raw.written
+        return EffectiveRow(name, shown(name, value), self.source(name), raw.place if raw else "")
 
 
 SECTIONS: Final[dict[str, type]] = {
@@ -126,6 +124,13 @@ SECTIONS: Final[dict[str, type]] = {
 PROCESS_SETTINGS: Final = SettingsTable(
     setting for section in SECTIONS.values() for setting in settings_of(section).values()
 )
+
+
+def shown(name: str, text: str) -> str:
+    """The text of the setting with this full name, as it may be shown: secrets are masked."""
+    if name in PROCESS_SETTINGS:
+        return PROCESS_SETTINGS[name].show(text)
+    return masked_kafka_value(name.removeprefix(_KAFKA), text)
 
 
 def load(
@@ -161,6 +166,8 @@ def load(
         name: Raw(value, Source.FLAG, name) for name, value in flags.items() if value is not None
     }
     _refuse_unknown(merged)
+    merged = {name: raw.resolved(name, environ) for name, raw in merged.items()}
+    warnings += tuple(_seen_by_others(merged))
     kafka = _kafka_section(merged)
     sections = {name: _section(section, merged) for name, section in SECTIONS.items()}
     if "store.url" not in merged:
@@ -184,6 +191,18 @@ def load(
     return config
 
 
+def _seen_by_others(merged: Mapping[str, Raw]) -> Iterator[str]:
+    """A sentence for each secret that stands on the command line."""
+    for name, raw in merged.items():
+        text = raw.value if raw.written is None else raw.written
+        if raw.source is Source.FLAG and isinstance(text, str) and shown(name, text) != text:
+            yield (
+                f"{name} is given on the command line with a secret in it, which every user of "
+                "this machine can read there (ps). Write ${file:PATH} or ${env:NAME} in its "
+                "place, or set it in --config or as a variable"
+            )
+
+
 def _known_names() -> list[str]:
     return [*PROCESS_SETTINGS, *(_GROUP + name for name in GROUP_SETTINGS)]
 
@@ -201,7 +220,7 @@ def _section(section_class: type, merged: Mapping[str, Raw]) -> Any:
     for attribute, setting in settings_of(section_class).items():
         raw = merged.get(setting.name)
         if raw is not None:
-            fields[attribute] = setting.coerce(raw.value, where=raw.where)
+            fields[attribute] = setting.coerce(raw.value, where=raw.where, written=raw.written)
     return section_class(**fields)
 
 
@@ -226,6 +245,7 @@ def _kafka_section(merged: Mapping[str, Raw]) -> Mapping[str, str]:
             key = name.removeprefix(_KAFKA)
             check_kafka_key(key, where=raw.where)
             kafka[key] = _plain_text(name, raw)
+            _refuse_password_in_url(name, kafka[key], where=raw.where)
     # librdkafka's older name for the same list of brokers.
     if "metadata.broker.list" in kafka and _KAFKA + _BOOTSTRAP not in merged:
         del kafka[_BOOTSTRAP]
@@ -241,12 +261,23 @@ def _kafka_section(merged: Mapping[str, Raw]) -> Mapping[str, str]:
     return kafka
 
 
+def _refuse_password_in_url(name: str, text: str, *, where: str) -> None:
+    """Refuses what librdkafka would write into its log when the address does not answer."""
+    if mask_url(text) != text:
+        raise InvalidConfigError(
+            f"{where}: {name} has a password in its URL, where librdkafka does not keep it secret. "
+            "Remove it there; kafka.sasl.oauthbearer.client.id and .client.secret are for that",
+            metadata={"key": name},
+        )
+
+
 def _group_section(merged: Mapping[str, Raw]) -> Mapping[str, str]:
     texts: dict[str, str] = {}
     for name, raw in merged.items():
         if name.startswith(_GROUP):
             setting = GROUP_SETTINGS.find(name.removeprefix(_GROUP), where=raw.where)
-            value = setting.parse(_plain_text(name, raw), where=raw.where)
+            text = _plain_text(name, raw)
+            value = setting.parse(text, where=raw.where, written=raw.written)
             texts[setting.name] = setting.render(value)
     # Checked once more together: two good values may contradict each other.
     return validate_group_overrides(texts)

@@ -21,7 +21,6 @@ from sharecoord.config.endpoints import (
     StoreKind,
     StoreUrl,
     TcpAddress,
-    mask_url,
     parse_audit_sink,
     parse_events_sink,
     parse_listen_address,
@@ -37,6 +36,7 @@ from sharecoord.config.setting import (
     size_setting,
     str_setting,
 )
+from sharecoord.config.values import mask_url
 
 _MINUTE_MS: Final = 60_000
 _HOUR_MS: Final = 60 * _MINUTE_MS
@@ -157,7 +157,7 @@ class StoreConfig:
         "survives). By default a SQLite file below `$XDG_STATE_HOME`, else `~/.local/state`.",
         default=DEFAULT_STORE,
         parser=parse_store_url,
-        renderer=str,
+        renderer=lambda store: store.url,
         masker=mask_url,
     )
     lock_timeout_ms: int = duration_setting(
@@ -188,8 +188,9 @@ class ListenConfig:
     socket_mode: int = custom_setting(
         "listen.socket.mode",
         "Who may connect to `unix:PATH`, as the file's mode: with `0600` its owner, whose name is "
-        "then the principal; with `0660` its group as well, whose name is one of the principal's "
-        "groups; with `0666` everybody, as `User:anonymous`.",
+        "then the principal; with `0660` its group as well, and since nobody knows which of its "
+        "users it is, the principal is `User:unix-group-` and the group's name; with `0666` "
+        "everybody, as `User:anonymous`.",
         default=0o600,
         parser=_parse_socket_mode,
         renderer=lambda mode: f"{mode:04o}",

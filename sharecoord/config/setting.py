@@ -15,6 +15,7 @@ from enum import StrEnum
 from typing import Any, Final, TypeVar
 
 from sharecoord.config import values
+from sharecoord.config.references import is_reference
 from sharecoord.errors import InvalidConfigError
 
 MASK: Final = "********"
@@ -51,7 +52,8 @@ class Setting:
         parser: Reads a `CHOICE`, a `CUSTOM` or an item check of a `STR`; raises ValueError whose
             text ends the sentence "it must be …".
         renderer: Writes the value back as text; None = by kind.
-        masker: Shows the text of a value that has a secret part (a URL with a password).
+        masker: Shows the text of a value that may have a secret part; errors do not quote such a
+            value. None = only passwords of URLs are masked.
     """
 
     name: str
@@ -65,8 +67,14 @@ class Setting:
     renderer: Callable[[Any], str] | None = None
     masker: Callable[[str], str] | None = None
 
-    def parse(self, text: str, *, where: str = "") -> Any:
-        """Reads the setting's text; `where` is its place (`file.yaml:3`), named in errors.
+    def parse(self, text: str, *, where: str = "", written: str | None = None) -> Any:
+        """Reads the setting's text.
+
+        Args:
+            text: The value.
+            where: Its place (`file.yaml:3`), named in errors.
+            written: The value before references in it were resolved, which errors quote in place
+                of `text`; None = there were none.
 
         Returns:
             The typed value: int (also ms and bytes), float, bool, str, or what `parser` makes.
@@ -74,16 +82,19 @@ class Setting:
         Raises:
             InvalidConfigError: Malformed or out of bounds; names key, value, bounds and fix.
         """
+        shown = text if written is None else written
         try:
             value = self._read(text)
         except ValueError as error:
-            raise self.invalid(text, f"it must be {error}", where=where) from None
+            # What the parser says of a content may quote it.
+            problem = str(error) if written is None else self.expected()
+            raise self.invalid(shown, f"it must be {problem}", where=where) from None
         if self.bounds is not None and not self.bounds[0] <= value <= self.bounds[1]:
-            raise self.invalid(text, f"it must be {self.bounds_text()}", where=where)
+            raise self.invalid(shown, f"it must be {self.bounds_text()}", where=where)
         return value
 
-    def coerce(self, raw: object, *, where: str = "") -> Any:
-        """Reads a value that is a text or already has a type (from a flag, from a test).
+    def coerce(self, raw: object, *, where: str = "", written: str | None = None) -> Any:
+        """Reads a value that is a text or already has a type; arguments as `parse`.
 
         Raises:
             InvalidConfigError: As `parse`, or a type that the setting cannot have.
@@ -91,8 +102,9 @@ class Setting:
         if isinstance(raw, bool):
             return self.parse("true" if raw else "false", where=where)
         if isinstance(raw, (str, int, float)):
-            return self.parse(str(raw), where=where)
-        raise self.invalid(str(raw), f"it must be {self.expected()}", where=where)
+            return self.parse(str(raw), where=where, written=written)
+        shown = str(raw) if written is None else written
+        raise self.invalid(shown, f"it must be {self.expected()}", where=where)
 
     def render(self, value: Any) -> str:
         """The value as a text that `parse` reads back to the same value."""
@@ -102,7 +114,7 @@ class Setting:
 
     def show(self, text: str) -> str:
         """The text as it may be shown: secrets are masked."""
-        return self.masker(text) if self.masker else text
+        return (self.masker or values.mask_url)(text)
 
     def bounds_text(self) -> str:
         """The limits in words and in friendly units; empty without limits."""
@@ -122,9 +134,10 @@ class Setting:
     def invalid(self, text: str, problem: str, *, where: str = "") -> InvalidConfigError:
         """The error for a text of this setting; secrets are masked.
 
-        A problem found in a text of which nothing may be shown does not quote it either.
+        A text that may have a secret part is not shown at all: as it is not valid, nobody knows
+        which part that is.
         """
-        shown = MASK if self.masker and self.masker(text) != text else text
+        shown = MASK if self.masker and not is_reference(text) else self.show(text)
         return invalid_config(
             self.name, shown, problem, fix=f"The default is {self.default_text()}", where=where
         )

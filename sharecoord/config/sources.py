@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
@@ -12,12 +12,20 @@ from typing import Final
 import yaml
 
 from sharecoord.config.kafka_keys import kafka_key_of_variable
+from sharecoord.config.references import has_reference, resolve
 from sharecoord.config.setting import unknown_name
 from sharecoord.errors import InvalidConfigError
 
 ENVIRONMENT_PREFIX: Final = "SHARECOORD_"
 FREE_VARIABLES: Final = {
     "SHARECOORD_BOOTSTRAP_SERVER": "address of the coordinator for the admin commands",
+    "SHARECOORD_CA_FILE": "--ca-file of the admin commands",
+    "SHARECOORD_CERT_FILE": "--cert-file of the admin commands",
+    "SHARECOORD_COMMAND_CONFIG": "--command-config of the admin commands",
+    "SHARECOORD_KEY_FILE": "--key-file of the admin commands",
+    "SHARECOORD_KEY_PASSWORD": "password of the private key of the admin commands",
+    "SHARECOORD_TOKEN": "token that the admin commands show",
+    "SHARECOORD_TOKEN_FILE": "--token-file of the admin commands",
     "SHARECOORD_CACHE": "directory for downloaded brokers of tests, benchmarks and the demo",
 }
 """Variables that other parts of the product read, with their meaning."""
@@ -33,6 +41,7 @@ _SERVICE_LINK: Final = re.compile(
 )
 _SERVICE_LINK_PORT: Final = re.compile(r"(tcp|udp|sctp)://", re.ASCII)
 _MAX_DEPTH: Final = 12
+_NAMED: Final = re.compile(r"(alias|anchor|handle|tag) .*", re.DOTALL)
 
 
 class Source(StrEnum):
@@ -47,18 +56,33 @@ class Source(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """A value as it was written."""
+    """A value that somebody set."""
 
-    value: object
+    value: object = field(repr=False)
     """Text, or a list of texts; from flags also int, float and bool."""
     source: Source
     place: str = ""
     """`file.yaml:3`, the variable's name, or empty."""
+    written: str | None = field(default=None, repr=False)
+    """The value before references in it were resolved; None = it had none."""
 
     @property
     def where(self) -> str:
         """The place as it stands before an error."""
         return f"--{self.place}" if self.source is Source.FLAG else self.place
+
+    def resolved(self, name: str, environ: Mapping[str, str]) -> Raw:
+        """The value of the setting `name` with what its references stand for.
+
+        Raises:
+            InvalidConfigError: As `references.resolve`.
+        """
+        texts = self.value if isinstance(self.value, list) else [self.value]
+        if not any(isinstance(text, str) and has_reference(text) for text in texts):
+            return self
+        found = [resolve(str(text), environ, name=name, where=self.where) for text in texts]
+        value = found if isinstance(self.value, list) else found[0]
+        return replace(self, value=value, written=",".join(map(str, texts)))
 
 
 def read_yaml(path: Path) -> dict[str, Raw]:
@@ -94,9 +118,11 @@ def yaml_root(path: Path, unreadable: str) -> yaml.Node | None:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = f"{path}:{mark.line + 1}" if mark is not None else str(path)
-        problem = getattr(error, "problem", None) or "it cannot be read"
+        # A text that begins with "*", "&" or "!" is a name to YAML, and may be a password.
+        problem = _NAMED.sub(r"\1", getattr(error, "problem", None) or "it cannot be read")
         raise InvalidConfigError(
-            f'{place}: not valid YAML: {problem}. Put values with ": ", "[", "{{" or "#" in quotes.'
+            f'{place}: not valid YAML: {problem}. Put values with ": ", "[", "{{", "#", "*", "&" '
+            'or "!" in quotes.'
         ) from None
 
 

@@ -11,6 +11,9 @@ import math
 import re
 from decimal import Decimal
 from typing import Final
+from urllib.parse import unquote
+
+from sharecoord.config.references import is_reference
 
 _INTEGER: Final = re.compile(r"[+-]?[0-9]+", re.ASCII)
 _NUMBER: Final = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?", re.ASCII)
@@ -22,6 +25,13 @@ _ISO_DURATION: Final = re.compile(
     r"(?:(?P<seconds>[+-]?[0-9]+(?:[.,][0-9]{0,9})?)S)?)?",
     re.ASCII | re.IGNORECASE,
 )
+
+# A reference in the place of a password may be shown.
+_URL_PASSWORD: Final = re.compile(
+    r"(?<=://)(?P<user>[^/?#]*?):(?P<password>(?:\$\{[^}]*\}|[^/?#])*)@", re.ASCII
+)
+_URL_QUERY_PAIR: Final = re.compile(r"(?P<name>(?<=[?&])[^=&#]*)=(?P<value>[^&#]*)")
+_SECRET_NAME: Final = re.compile("pass|secret|token", re.IGNORECASE)
 
 _TOPIC_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}", re.ASCII)
 
@@ -163,3 +173,18 @@ def format_iso_duration(duration_ms: int) -> str:
     elif seconds or not (days or time):
         time += f"{seconds}S"
     return ("P" + (f"{days}D" if days else "")) + (f"T{time}" if time else "")
+
+
+def mask_url(text: str) -> str:
+    """The text with every password of a URL in it replaced by `***`, those behind `?` included."""
+    masked = _URL_PASSWORD.sub(_masked_password, text)
+    return _URL_QUERY_PAIR.sub(_masked_pair, masked)
+
+
+def _masked_password(match: re.Match[str]) -> str:
+    return match[0] if is_reference(match["password"]) else f"{match['user']}:***@"
+
+
+def _masked_pair(match: re.Match[str]) -> str:
+    shown = not _SECRET_NAME.search(unquote(match["name"])) or is_reference(match["value"])
+    return match[0] if shown else f"{match['name']}=***"

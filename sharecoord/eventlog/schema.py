@@ -55,9 +55,11 @@ class RangeEvent(StrEnum):
     TRUNCATED = "truncated"
     """The log lost it."""
     RELEASED_BY_ADMIN = "released_by_admin"
+    """`reason` says by whom."""
     ARCHIVED_BY_ADMIN = "archived_by_admin"
+    """`reason` says by whom."""
     FINISHED_BY_ADMIN = "finished_by_admin"
-    """Taken for accepted by an operator; members never see it (again)."""
+    """Taken for accepted by an operator, whom `reason` names; members never see it (again)."""
     RESET = "reset"
     """The start offset was set to `first_offset`; what was in flight is void."""
     DEAD_LETTERED = "dead_lettered"
@@ -73,11 +75,13 @@ class GroupEvent(StrEnum):
     PAUSED = "paused"
     """The group, or the topic, partition or member that the row names; `reason` says by whom."""
     RESUMED = "resumed"
+    """`reason` says by whom."""
     CONFIGURED = "configured"
     """`reason` names the settings, as key=value."""
     KEYS_BLOCKED = "keys_blocked"
-    """`reason` names the keys, and why."""
+    """`reason` names the keys, by whom, and why."""
     KEYS_UNBLOCKED = "keys_unblocked"
+    """`reason` names the keys, and by whom."""
     DELETED = "deleted"
     OWNED = "owned"
     """A coordinator took a share-partition over."""
@@ -192,7 +196,7 @@ COLUMNS: tuple[Column, ...] = (
         "reason",
         _TEXT,
         _RANGE + _GROUP,
-        "What the worker said, why it was archived, or why a member went.",
+        "What the worker said, why it was archived, why a member went, or who did it.",
     ),
     Column(
         "key",

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import marshal
 import struct
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from sharecoord.eventlog.schema import EventBlock, EventKind
@@ -41,7 +41,7 @@ class WriterSettings:
     """Size at which a Parquet file is closed."""
     file_max_age_ms: int
     """Longest time until rows are in a Parquet file that readers see."""
-    kafka: dict[str, str]
+    kafka: dict[str, str] = field(repr=False)
     """librdkafka's keys."""
     log_level: str = "info"
     log_json: bool = True

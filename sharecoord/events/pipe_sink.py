@@ -108,6 +108,8 @@ class _Writer:
             fcntl.fcntl(self.source, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         self._began_s = self._loop.time()
         self.lived_s = 0.0
+        self.is_renewed = False
+        """Whether the writer ends because another one is to take its place."""
         self.answer: asyncio.Future[None] = self._loop.create_future()
         """Done when the writer can write, or fails with the reason why it can not."""
         self.problem = ""
@@ -389,8 +391,17 @@ class PipeSink:
                 self._unsaid += records
         self._said = still
 
+    def renew(self) -> None:
+        """Lets another writer go on, whose client reads the files of Kafka's certificates anew.
+
+        The one before writes what it has taken, and ends. A writer of files stays.
+        """
+        if self._settings.kafka and self._writer is not None and not self._is_closing:
+            self._writer.is_renewed = True
+            self._writer.close_pipe()
+
     async def _supervise(self) -> None:
-        """Starts a writer again when it has died."""
+        """Starts a writer again when it has died, or is renewed."""
         pause_s = RESTART_S
         while self._newest is not None:
             writer = self._newest
@@ -398,15 +409,16 @@ class PipeSink:
             code = await writer.reap()
             if writer.lived_s >= RESTART_MAX_S:
                 pause_s = RESTART_S
-            log.error(
-                "event log: the writer ended; it is started again",
-                exit_code=code,
-                reason=writer.problem,
-                pause_s=pause_s,
-                rows_lost=self._unsaid,
-            )
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, RESTART_MAX_S)
+            if not writer.is_renewed:
+                log.error(
+                    "event log: the writer ended; it is started again",
+                    exit_code=code,
+                    reason=writer.problem,
+                    pause_s=pause_s,
+                    rows_lost=self._unsaid,
+                )
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, RESTART_MAX_S)
             try:
                 self._spawn()
             except Exception:

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
 from operator import methodcaller
@@ -19,7 +19,7 @@ from operator import methodcaller
 import structlog
 
 from sharecoord.core.records import RecordChunk
-from sharecoord.errors import UnauthorizedError
+from sharecoord.errors import InvalidConfigError, UnauthorizedError
 from sharecoord.ingest.columns import build_chunks
 from sharecoord.ingest.pool import Pool, Waiting
 from sharecoord.ingest.rereader import Rereader
@@ -37,6 +37,7 @@ from sharecoord.kafka.client import (
     make_consumer,
     refusal,
 )
+from sharecoord.kafka.client_files import client_files
 from sharecoord.kafka.refusals import READ, Refusals
 from sharecoord.ports import LogSink
 
@@ -174,6 +175,7 @@ class _Slot:
     ) -> None:
         self.committed = committed
         self.refusals = refusals
+        self._settings = settings
         self._on_empty = on_empty
         self.readings: dict[tuple[str, int], Reading] = {}
         self._consumer: Consumer = make_consumer(settings, committed=committed)
@@ -192,6 +194,10 @@ class _Slot:
         self._wake = asyncio.Event()
         self._waiter = ThreadPoolExecutor(1, thread_name_prefix="sharecoord-read")
         self._stopped = False
+        self._is_stale = False
+        """Whether the files of the settings have changed since the consumer was made."""
+        self._former: set[asyncio.Task[None]] = set()
+        """Ends of former consumers."""
         self._task = asyncio.create_task(self._run(), name="sharecoord-reader")
 
     def add(self, reading: Reading) -> None:
@@ -248,6 +254,29 @@ class _Slot:
         """Wakes the loop: another partition may be read, or one less."""
         self._wake.set()
 
+    def renew(self) -> None:
+        """Reads on with a new consumer, as soon as no message is in hand."""
+        self._is_stale = True
+        self._wake.set()
+
+    def _renewed(self) -> None:
+        """Lets a new consumer take all partitions over, each at its proven position."""
+        self._is_stale = False
+        try:
+            consumer = make_consumer(self._settings, committed=self.committed)
+        except InvalidConfigError as error:
+            log.error("no new consumer; the one before reads on", why=error.message)
+            return
+        former, self._consumer = self._consumer, consumer
+        self._mixed.clear()
+        for reading in self.readings.values():
+            reading.paused = reading.broken = False
+        self._unassigned = list(self.readings.values())
+        self._assign()
+        task = asyncio.create_task(_closed(former), name="sharecoord-reader-renewed")
+        self._former.add(task)
+        task.add_done_callback(self._former.discard)
+
     def _may_read_in(self, now_s: float) -> float:
         """Seconds until reading may go on, if nothing changes; infinite: no reading wants more."""
         if not any(reading.hungry for reading in self.readings.values()):
@@ -256,13 +285,21 @@ class _Slot:
         return max((r.full_since_s + FULL_S - now_s for r in full), default=0.0)
 
     async def _until_wanted(self) -> None:
-        """Waits until a partition may be read; then pauses the full ones and resumes the others."""
+        """Waits until a partition may be read; then pauses the full ones and resumes the others.
+
+        Returns at once while the consumer waits to be made anew.
+        """
         loop = asyncio.get_running_loop()
-        while not self._stopped and (wait_s := self._may_read_in(loop.time())) > 0.0:
+        while not (self._stopped or self._is_stale):
+            wait_s = self._may_read_in(loop.time())
+            if wait_s <= 0.0:
+                break
             self._wake.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(None if math.isinf(wait_s) else wait_s):
                     await self._wake.wait()
+        if self._is_stale:
+            return
         self._assign()
         for reading in self.readings.values():
             if reading.paused == reading.hungry and reading not in self._unassigned:
@@ -289,6 +326,9 @@ class _Slot:
         last_data_s = loop.time()
         while not self._stopped:
             await self._until_wanted()
+            if self._is_stale:
+                self._renewed()
+                continue
             read = self._got(None, *self._take())
             if not read and loop.time() - last_data_s > SPIN_S:
                 read = await self._got_by_waiting()
@@ -429,6 +469,14 @@ class _Slot:
         await asyncio.wait([self._task])
         self._waiter.shutdown()
         await asyncio.to_thread(self._consumer.close)
+        await asyncio.gather(*self._former)
+
+
+async def _closed(consumer: Consumer) -> None:
+    try:
+        await asyncio.to_thread(consumer.close)
+    except KafkaException as error:
+        log.warning("consumer did not close cleanly", error=str(error))
 
 
 def _at(reading: Reading) -> TopicPartition:
@@ -454,8 +502,11 @@ class KafkaLogReader:
         """
         self._settings = dict(settings)
         self._refusals = Refusals() if refusals is None else refusals
+        self.files = client_files(settings)
+        """The certificates of connections to brokers; None without. After a change: `renew`."""
         self._pool: Pool[_Slot, Reading] = Pool(self._new_slot, Reading.begin, may_open=may_open)
         self._rereaders: dict[bool, Rereader] = {}
+        self._retiring: set[asyncio.Task[None]] = set()
         self._scanner = Scanner(settings)
         self.scan = self._scanner.scan
 
@@ -509,6 +560,21 @@ class KafkaLogReader:
             rereader = self._rereaders[committed] = Rereader(self._settings, committed=committed)
         return await rereader.read(topic, partition, first, last)
 
+    @property
+    def certificate_ends_s(self) -> Mapping[str, float]:
+        """By setting: when the certificate that brokers are shown ends, in seconds since 1970."""
+        return {} if self.files is None else self.files.value
+
+    def renew(self) -> None:
+        """Reads on with new consumers, which read the files of their settings anew."""
+        for slot in self._pool.slots:
+            slot.renew()
+        former, self._rereaders = self._rereaders, {}
+        for each in former.values():
+            task = asyncio.create_task(each.retire(), name="sharecoord-reread-retired")
+            self._retiring.add(task)
+            task.add_done_callback(self._retiring.discard)
+
     async def close(self) -> None:
         """Stops every read."""
         await self._scanner.close()
@@ -516,6 +582,7 @@ class KafkaLogReader:
         await self._pool.close(_close)
         for each in rereaders:
             await _close(each)
+        await asyncio.gather(*self._retiring, return_exceptions=True)
 
 
 async def _close(part: _Slot | Rereader) -> None:

@@ -7,7 +7,7 @@ at a time; here its bytes become chunks.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 from weakref import WeakSet
 
@@ -31,6 +31,7 @@ from sharecoord.kafka.wire.fetcher import Fetcher, Fetching
 from sharecoord.kafka.wire.keys import Settings
 from sharecoord.kafka.wire.options import FetchOptions
 from sharecoord.kafka.wire.security import security_of
+from sharecoord.kafka.wire.tls import Tls
 from sharecoord.ports import LogSink
 
 log = structlog.get_logger(__name__)
@@ -277,6 +278,19 @@ class RawLogReader:
         reading = RawReading(self._pool.waiting, place, log_bytes, sink)
         self._pool.add(reading, committed=committed)
         return reading
+
+    @property
+    def files(self) -> Tls | None:
+        """The certificates of connections to brokers; None without TLS.
+
+        Each connection is made with the files as they are then, whether they are watched or not.
+        """
+        return self._security.tls
+
+    @property
+    def certificate_ends_s(self) -> Mapping[str, float]:
+        """By setting: when the certificate that brokers are shown ends, in seconds since 1970."""
+        return {} if self._security.tls is None else self._security.tls.ends_s
 
     @property
     def waiting(self) -> int:

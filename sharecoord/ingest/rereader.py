@@ -209,8 +209,12 @@ class Rereader:
         with contextlib.suppress(KafkaException):
             self._consumer.unassign()
 
-    async def close(self) -> None:
-        """Ends the consumer."""
-        self._closed = True
+    async def retire(self) -> None:
+        """Ends the consumer once all ranges are read; no more may be asked for."""
         await asyncio.to_thread(self._thread.shutdown)
         await asyncio.to_thread(self._consumer.close)
+
+    async def close(self) -> None:
+        """Ends the consumer at once."""
+        self._closed = True
+        await self.retire()

@@ -211,6 +211,13 @@ class KafkaCatalog:
             log.warning("offsets of a partition not known", topic=key[0], partition=key[1], why=why)
         return self._unavailable(error.str())
 
+    def renew(self) -> None:
+        """Asks with a new client from now on, which reads the files of its settings anew."""
+        former, self._admin = self._admin, None
+        # A client must outlive its questions.
+        loop = asyncio.get_running_loop()
+        loop.call_later(REQUEST_TIMEOUT_S + 1, lambda client: None, former)
+
     async def close(self) -> None:
         """Drops the client."""
         await self._looks.close()

@@ -31,7 +31,8 @@ from sharecoord.runtime.status.status import (
     Snapshot,
     StatusBoard,
 )
-from sharecoord.security.files import WatchedFiles
+from sharecoord.security.audit import AuditFigures
+from sharecoord.security.files import Watched, WatchedFiles
 from sharecoord.security.key_pairs import PresentContext, ServerTls
 
 log = structlog.get_logger(__name__)
@@ -87,6 +88,9 @@ class BoardCollector(Collector):
             yield from _events(snapshot.events)
         if snapshot.producers is not None:
             yield from _producers(snapshot.producers)
+        if snapshot.audit is not None:
+            yield from _audit(snapshot.audit)
+        yield from _files(snapshot)
         if snapshot.peer_links_refused is not None:
             yield CounterMetricFamily(
                 "sharecoord_peer_links_refused",
@@ -283,6 +287,44 @@ def _producers(figures: ProducerFigures) -> Iterable[Metric]:
     )
 
 
+def _audit(figures: AuditFigures) -> Iterable[Metric]:
+    """Metrics of the audit trail."""
+    yield CounterMetricFamily(
+        "sharecoord_audit_lines_written",
+        "Lines of the audit trail that its sink has taken.",
+        value=figures.written,
+    )
+    yield CounterMetricFamily(
+        "sharecoord_audit_lines_dropped",
+        "Entries of the audit trail that were lost: too many waited, or the sink refused them.",
+        value=figures.dropped,
+    )
+    yield GaugeMetricFamily(
+        "sharecoord_audit_failing",
+        "1 = the audit trail's sink takes nothing at the moment.",
+        value=figures.is_failing,
+    )
+
+
+def _files(snapshot: Snapshot) -> Iterable[Metric]:
+    """Metrics of the files that are read again when they change, and of certificates."""
+    refused = GaugeMetricFamily(
+        "sharecoord_file_refused",
+        "1 = the changed file can not be used, its former content is in force; the log says why.",
+        labels=["settings"],
+    )
+    for settings, is_refused in snapshot.files_refused.items():
+        refused.add_metric([settings], is_refused)
+    days = GaugeMetricFamily(
+        "sharecoord_certificate_days_left",
+        "How many days the certificate is good for; negative = it has ended.",
+        labels=["setting"],
+    )
+    for setting, left in snapshot.certificate_days.items():
+        days.add_metric([setting], left)
+    return refused, days
+
+
 def metrics_token(path: str) -> WatchedFiles[bytes] | None:
     """The token that `/metrics` asks for; None = no file is named, and it asks for none.
 
@@ -392,6 +434,8 @@ class ManagementServer:
             token: Of `metrics_token`; None = metrics are for everybody who connects.
         """
         self._host, self._port, self._or_any = host, port, or_any
+        self.watched: list[Watched] = [files for files in (tls, token) if files is not None]
+        """Files that are to be looked at again and again."""
         config = uvicorn.Config(
             make_app(board, token),
             log_config=None,

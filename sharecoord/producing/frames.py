@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import marshal
 import struct
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from sharecoord.errors import (
@@ -58,7 +58,7 @@ _ERRORS: Final[dict[str, type[SharecoordError]]] = {
 class ProducerSettings:
     """Settings of the process; texts and numbers only, so that they can be marshalled."""
 
-    kafka: dict[str, str]
+    kafka: dict[str, str] = field(repr=False)
     """librdkafka's keys."""
     transactional_producers_max: int
     log_level: str = "info"

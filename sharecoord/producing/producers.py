@@ -206,6 +206,14 @@ class Producers:
         await self.call(frames.CHECK)
         self._end_process()
 
+    def renew(self) -> None:
+        """Lets the next call start a process, whose clients read the files of certificates anew.
+
+        The one before finishes what is under way, as when it is idle. What it does not finish is
+        not confirmed, and comes again.
+        """
+        self._end_process()
+
     def post(self, name: str, arguments: Sequence[Any], done: Done) -> None:
         """Sends a call; `done` is told the answer, in a later turn of the loop."""
         try:

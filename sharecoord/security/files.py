@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 import structlog
 
@@ -121,15 +121,30 @@ class WatchedFiles(Generic[T]):
         return {setting: read_file(setting, path) for setting, path in self.paths.items()}
 
 
+class Watched(Protocol):
+    """Files that a watch can look at: `WatchedFiles`, or what reads its files by itself."""
+
+    problem: str
+
+    @property
+    def settings(self) -> str:
+        """The names of the settings, for people."""
+        ...
+
+    def look(self) -> bool:
+        """Reads the files again if they have changed; returns whether something new is in force."""
+        ...
+
+
 class FileWatch:
     """Looks at all watched files of a process again and again."""
 
     def __init__(self) -> None:
-        self._watched: list[tuple[WatchedFiles[object], Callable[[], None]]] = []
+        self._watched: list[tuple[Watched, Callable[[], None]]] = []
 
-    def add(self, files: WatchedFiles[T], changed: Callable[[], None] = lambda: None) -> None:
+    def add(self, files: Watched, changed: Callable[[], None] = lambda: None) -> None:
         """Watches files; `changed` is called on the loop after their value has changed."""
-        self._watched.append((files, changed))  # type: ignore[arg-type]
+        self._watched.append((files, changed))
 
     def problems(self) -> Iterable[tuple[str, str]]:
         """By settings: why their files on disk are not in force; "" = they are."""

@@ -50,6 +50,11 @@ class ServerTls:
     pair: KeyPair
     context: ssl.SSLContext
 
+    @property
+    def ends_s(self) -> Mapping[str, float]:
+        """As those of the pair."""
+        return self.pair.ends_s
+
 
 def listener_pair(tls: TlsConfig) -> WatchedFiles[KeyPair] | None:
     """The key pair of the listener of `tls.*`; None = it speaks clear text.

@@ -27,13 +27,13 @@ from typing import Any, Final, NamedTuple
 
 import yaml
 
-from sharecoord.config.setting import nearest
 from sharecoord.errors import InvalidConfigError
 from sharecoord.security.actions import CLUSTER, KINDS_OF, Action, Kind, Resource
-from sharecoord.security.principals import ANONYMOUS, Principal
+from sharecoord.security.nodes import Nodes, line_of, words
+from sharecoord.security.principals import ANONYMOUS, USER, Principal
 
 ANY: Final = "*"
-USER, GROUP = "User:", "Group:"
+GROUP: Final = "Group:"
 
 DECISIONS_KEPT: Final = 65_536
 """Decisions of one set of rules that are kept, the latest used: some MB. A principal asks for the
@@ -198,34 +198,33 @@ def read_rules(content: bytes) -> Rules:
     Raises:
         InvalidConfigError: It is no such file; names line, word and fix.
     """
-    try:
-        document = yaml.compose(content.decode(), Loader=_LOADER)
-    except (UnicodeDecodeError, RecursionError, yaml.YAMLError) as error:
-        raise InvalidConfigError(f"security.rules.file is no YAML: {error}") from error
-    parts = {key: node for key, _, node in _entries(document, ("rules", "quotas"), "the file")}
+    document = _FILE.document(content)
+    parts = {key: node for key, _, node in _FILE.entries(document, ("rules", "quotas"), "the file")}
     if "rules" not in parts:
         raise InvalidConfigError(
             "security.rules.file has no `rules:`, so nobody would be allowed anything; "
             "`rules: []` says that on purpose"
         )
     return Rules(
-        tuple(_rule(node) for node in _items(parts["rules"], "rules")),
-        tuple(_quota(node) for node in _items(parts.get("quotas"), "quotas")),
+        tuple(_rule(node) for node in _FILE.items(parts["rules"], "`rules:`")),
+        tuple(_quota(node) for node in _FILE.items(parts.get("quotas"), "`quotas:`")),
     )
 
 
 def _rule(node: yaml.Node) -> Rule:
-    entry = {key: value for key, _, value in _entries(node, _RULE_KEYS, "a rule")}
-    line = _line(node)
+    entry = {key: value for key, _, value in _FILE.entries(node, _RULE_KEYS, "a rule")}
+    line = line_of(node)
     verbs = [verb for verb in ("allow", "deny") if verb in entry]
     if len(verbs) != 1:
-        raise _bad(line, "a rule has either `allow:` or `deny:`, with a list of actions")
+        raise _FILE.bad(line, "a rule has either `allow:` or `deny:`, with a list of actions")
     for key in ("principals", "resources"):
         if key not in entry:
-            raise _bad(line, f"a rule needs `{key}:`, a list")
+            raise _FILE.bad(line, f"a rule needs `{key}:`, a list")
     actions = _actions(entry[verbs[0]])
     principals, is_for_all = _principals(entry["principals"])
-    resources = tuple(_resource(text, at) for text, at in _texts(entry["resources"], "resources"))
+    resources = tuple(
+        _resource(text, at) for text, at in _FILE.texts(entry["resources"], "resources")
+    )
     _check_meaning(actions, resources, line, is_all=len(actions) == len(Action))
     return Rule(line, verbs[0] == "allow", actions, principals, is_for_all, resources)
 
@@ -233,7 +232,7 @@ def _rule(node: yaml.Node) -> Rule:
 _RULE_KEYS: Final = ("allow", "deny", "principals", "resources")
 _ACTIONS: Final = frozenset(each.value for each in Action)
 _KINDS: Final = frozenset(each.value for each in Kind)
-_LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_FILE: Final = Nodes("security.rules.file")
 
 
 def _check_meaning(
@@ -249,26 +248,27 @@ def _check_meaning(
         return
     for action in actions:
         if not KINDS_OF[action] & kinds:
-            raise _bad(
+            raise _FILE.bad(
                 line,
-                f"{action} is about {_words(KINDS_OF[action])}, and the rule names none",
+                f"{action} is about {words(KINDS_OF[action])}, and the rule names none",
             )
 
 
 def _quota(node: yaml.Node) -> QuotaRule:
-    entry = list(_entries(node, ("principals", *QUOTA_NAMES), "a quota"))
-    line = _line(node)
+    entry = list(_FILE.entries(node, ("principals", *QUOTA_NAMES), "a quota"))
+    line = line_of(node)
     limits: dict[str, Any] = {}
-    principals, is_for_all = (), False
+    principals: tuple[Pattern, ...] = ()
+    is_for_all = False
     for key, at, value in entry:
         if key == "principals":
             principals, is_for_all = _principals(value)
         else:
             limits[key] = _limit(key, at, value)
     if not principals and not is_for_all:
-        raise _bad(line, "a quota needs `principals:`, a list")
+        raise _FILE.bad(line, "a quota needs `principals:`, a list")
     if not limits:
-        raise _bad(line, f"a quota needs one of {', '.join(QUOTA_NAMES)}")
+        raise _FILE.bad(line, f"a quota needs one of {', '.join(QUOTA_NAMES)}")
     return QuotaRule(line, principals, is_for_all, Quota(**limits))
 
 
@@ -279,19 +279,19 @@ def _limit(key: str, line: int, node: yaml.Node) -> float | int:
     except (TypeError, ValueError):
         number = kind(-1)
     if not 0 <= number <= 1_000_000_000:
-        raise _bad(line, f"{key} must be a number from 0 to 1000000000")
+        raise _FILE.bad(line, f"{key} must be a number from 0 to 1000000000")
     return number
 
 
 def _actions(node: yaml.Node) -> frozenset[Action]:
     found: set[Action] = set()
-    for word, line in _texts(node, "actions"):
+    for word, line in _FILE.texts(node, "actions"):
         if word == ANY:
             found.update(Action)
         elif word in _ACTIONS:
             found.add(Action(word))
         else:
-            raise _unknown(line, "action", word, Action)
+            raise _FILE.unknown(line, "action", word, Action)
     return frozenset(found)
 
 
@@ -299,11 +299,13 @@ def _principals(node: yaml.Node) -> tuple[tuple[Pattern, ...], bool]:
     """Patterns of principals, and whether everybody is meant."""
     patterns: list[Pattern] = []
     is_for_all = False
-    for text, line in _texts(node, "principals"):
+    for text, line in _FILE.texts(node, "principals"):
         if text == ANY:
             is_for_all = True
         elif not text.startswith((USER, GROUP)):
-            raise _bad(line, f"principal {text!r} must begin with `User:` or `Group:`, or be `*`")
+            raise _FILE.bad(
+                line, f"principal {text!r} must begin with `User:` or `Group:`, or be `*`"
+            )
         else:
             patterns.append(_pattern(text, line))
     return tuple(patterns), is_for_all
@@ -314,11 +316,13 @@ def _resource(text: str, line: int) -> tuple[Kind | None, Pattern]:
     if text == ANY:
         return None, Pattern("", is_prefix=True)
     if word not in _KINDS:
-        raise _unknown(line, "kind of resource", word, Kind)
+        raise _FILE.unknown(line, "kind of resource", word, Kind)
     if word == Kind.CLUSTER and not colon:
         return Kind.CLUSTER, Pattern(CLUSTER.name, is_prefix=False)
     if not name:
-        raise _bad(line, f"resource {text!r} must be `{word}:NAME`, `{word}:BEGINNING*` or `*`")
+        raise _FILE.bad(
+            line, f"resource {text!r} must be `{word}:NAME`, `{word}:BEGINNING*` or `*`"
+        )
     return Kind(word), _pattern(name, line)
 
 
@@ -326,66 +330,7 @@ def _pattern(text: str, line: int) -> Pattern:
     try:
         return pattern_of(text)
     except ValueError as error:
-        raise _bad(line, f"{text!r} must be {error}") from None
-
-
-# -- nodes of YAML, which know their lines --------------------------------------------------------
-
-
-def _entries(
-    node: yaml.Node | None, known: Sequence[str], what: str
-) -> Iterable[tuple[str, int, yaml.Node]]:
-    """The entries of a mapping: key, line, value. Each key is known, and stands there once."""
-    if not isinstance(node, yaml.MappingNode):
-        raise _bad(
-            1 if node is None else _line(node), f"{what} must be a mapping of {_words(known)}"
-        )
-    seen: set[str] = set()
-    for key, value in node.value:
-        name, line = str(key.value), _line(key)
-        if name not in known:
-            raise _unknown(line, "key", name, known)
-        if name in seen:
-            raise _bad(line, f"`{name}:` stands there twice")
-        seen.add(name)
-        yield name, line, value
-
-
-def _items(node: yaml.Node | None, what: str) -> Sequence[yaml.Node]:
-    if node is None or (isinstance(node, yaml.ScalarNode) and not node.value):
-        return ()
-    if not isinstance(node, yaml.SequenceNode):
-        raise _bad(_line(node), f"`{what}:` must be a list")
-    return list(node.value)
-
-
-def _texts(node: yaml.Node, what: str) -> Iterable[tuple[str, int]]:
-    """The texts of a list that is not empty; one text alone is a list of one."""
-    nodes = [node] if isinstance(node, yaml.ScalarNode) else _items(node, what)
-    if not nodes:
-        raise _bad(_line(node), f"{what} is empty; name one at least")
-    for each in nodes:
-        if not isinstance(each, yaml.ScalarNode) or not each.value:
-            raise _bad(_line(each), f"{what} must be a list of texts")
-        yield each.value, _line(each)
-
-
-def _line(node: yaml.Node) -> int:
-    return int(node.start_mark.line) + 1
-
-
-def _bad(line: int, problem: str) -> InvalidConfigError:
-    return InvalidConfigError(f"security.rules.file:{line}: {problem}")
-
-
-def _unknown(line: int, what: str, word: str, known: Iterable[str]) -> InvalidConfigError:
-    near = nearest(word, known)
-    fix = f'did you mean "{near}"?' if near else f"known are {_words(known)}"
-    return _bad(line, f"unknown {what} {word!r}; {fix}")
-
-
-def _words(known: Iterable[str]) -> str:
-    return ", ".join(sorted(known))
+        raise _FILE.bad(line, f"{text!r} must be {error}") from None
 
 
 OPEN: Final = Rules(

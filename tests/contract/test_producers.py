@@ -261,6 +261,24 @@ async def test_what_librdkafka_refuses_is_said_at_the_start(mock_cluster: MockCl
             await producers.check()
 
 
+async def test_a_renewed_process_loses_no_letter(mock_cluster: MockCluster) -> None:
+    servers, topic = made(mock_cluster)
+    async with producing(servers) as producers:
+        answers: list[asyncio.Future[SharecoordError | None]] = []
+        pids = set()
+        for number in range(30):
+            answers.append(sent(producers, topic, OutgoingMessage(b"k", b"%d" % number, [])))
+            pids.add(producers.pid)
+            if number % 10 == 9:
+                producers.renew()
+        assert len(pids) == 3
+        refused = [str(n) for n, answer in enumerate(answers) if await answer is not None]
+        assert refused == []
+        assert producers.figures.restarts == 0
+    found = await asyncio.to_thread(messages_of, servers, topic)
+    assert sorted(found) == sorted((b"k", b"%d" % number) for number in range(30))
+
+
 async def test_an_idle_process_is_ended(
     mock_cluster: MockCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

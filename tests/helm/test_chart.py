@@ -445,6 +445,30 @@ def test_contradictions_are_refused_with_the_fix(
     assert message in helm.refusal(*base, f"--set={value}")
 
 
+@pytest.mark.parametrize(
+    ("config", "refused"),
+    [
+        ({"kafka": {"sasl.password": "p"}}, True),
+        ({"kafka": {"sasl": {"oauthbearer": {"client": {"secret": "p"}}}}}, True),
+        ({"kafka.ssl.key.pem": "-----BEGIN PRIVATE KEY-----\nMIIE\n"}, True),
+        ({"store.url": "postgresql://u:p4ss@h/d"}, True),
+        ({"kafka.sasl.password": "${env:KAFKA_PASSWORD}"}, False),
+        ({"store": {"url": "postgresql://u:${file:/run/secrets/db}@h:5432/d"}}, False),
+        ({"log.level": "debug", "security.tokens.file": "/etc/tokens"}, False),
+    ],
+)
+def test_no_secret_gets_into_the_config_map(
+    helm: Helm, config: dict[str, object], refused: bool, tmp_path: Path
+) -> None:
+    values = tmp_path / "values.yaml"
+    values.write_text(yaml.safe_dump({"config": config}), encoding="utf-8")
+    base = ["--values", str(CHART / "ci" / "service-sqlite-values.yaml"), "--values", str(values)]
+    if refused:
+        assert "config has a secret in it, which would stand in a ConfigMap" in helm.refusal(*base)
+    else:
+        assert helm.render(*base)
+
+
 def test_the_chart_is_of_the_same_version_as_the_program() -> None:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
     project = (CHART.parents[1] / "pyproject.toml").read_text(encoding="utf-8")

@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 import pytest
-from sharecoord_sdk._sync import unseen
+from sharecoord_sdk._sync import timers, unseen
 
 from tests.support import eventually
 
@@ -32,7 +32,7 @@ def test_a_time_that_is_over_is_now_and_leaves_nothing() -> None:
     for count in range(1, 20):
         inbox.schedule(0.0)
         eventually(lambda count=count: consumer.count == count, 10.0, "the hand-back")
-    eventually(lambda: inbox._timer not in unseen._TIMERS, 10.0, "no timer is left")
+    eventually(lambda: inbox._timer not in timers._TIMERS, 10.0, "no timer is left")
     assert inbox._timer is None
 
 
@@ -44,11 +44,11 @@ def test_one_is_scheduled_at_a_time_and_a_forgotten_one_never_comes() -> None:
     inbox.schedule(time.monotonic() + 3600)
     timer = inbox._timer
     inbox.schedule(0.0)
-    assert inbox._timer is timer in unseen._TIMERS
+    assert inbox._timer is timer in timers._TIMERS
     inbox.forget()
     assert timer is not None
     assert not timer.is_alive()
-    assert timer not in unseen._TIMERS
+    assert timer not in timers._TIMERS
     assert consumer.count == 0
 
 
@@ -58,7 +58,7 @@ def test_a_consumer_that_is_gone_takes_its_timer_along() -> None:
     timer = inbox._timer
     assert timer is not None
     del inbox
-    assert timer not in unseen._TIMERS
+    assert timer not in timers._TIMERS
     eventually(lambda: not timer.is_alive(), 10.0, "the timer has ended")
 
 

@@ -28,9 +28,10 @@ def take_notices(core: ConsumerCore) -> list[Notice]:
 class World:
     """A core, its clock, and everything that it wanted sent."""
 
-    def __init__(self, *, chance: float = 0.0, **config: Any) -> None:
+    def __init__(self, *, chance: float = 0.0, oauth_cb: Any = None, **config: Any) -> None:
         full = {name.replace("_", "."): value for name, value in config.items()}
-        given_config = {"group.id": "g", "bootstrap.servers": "a:1,b:2", **full}
+        callback = {} if oauth_cb is None else {"oauth_cb": oauth_cb}
+        given_config = {"group.id": "g", "bootstrap.servers": "a:1,b:2", **full, **callback}
         self.core = ConsumerCore(read_config((given_config,), {}), "me", lambda: chance)
         self.now = 100.0
         self.sent: list[service_pb.ConsumeRequest] = []

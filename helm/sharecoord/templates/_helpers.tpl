@@ -89,6 +89,9 @@ that they reach each other. A sidecar alone listens on a Unix socket. */}}
 {{- if and (eq .Values.mode "sidecar") (not .Values.sidecar.app.image) }}
 {{- fail "sidecar.app.image is empty: set it to your application's image" }}
 {{- end }}
+{{- if regexMatch "(?im)(password|passphrase|secret|jaas\\.config|key\\.pem)[\"']?: *[\"']?[^\\s\"'$]|://[^/\\s:@]*:[^\\s@$][^\\s@]*@" (include "sharecoord.configFile" .) }}
+{{- fail "config has a secret in it, which would stand in a ConfigMap: write ${file:PATH} in its place and mount a Secret with extraVolumes, or ${env:NAME} and extraEnvFrom" }}
+{{- end }}
 {{- end }}
 
 {{/* The configuration file: the user's settings, and what the chart itself decides. */}}

@@ -77,6 +77,7 @@ _CLASSES: Final[dict[str, type[AdminError]]] = {
     "GROUP_NOT_EMPTY": GroupNotEmptyError,
     "UNKNOWN_TOPIC_OR_PARTITION": UnknownTopicOrPartitionError,
     "UNKNOWN_DEAD_LETTER": UnknownDeadLetterError,
+    "KEYS_UNAVAILABLE": CoordinatorUnavailableError,
     "NOT_OWNER": CoordinatorUnavailableError,
     "DRAINING": CoordinatorUnavailableError,
     "STORE_UNAVAILABLE": CoordinatorUnavailableError,
@@ -85,12 +86,17 @@ _CLASSES: Final[dict[str, type[AdminError]]] = {
     "STORE_FATAL": CoordinatorUnavailableError,
     "KAFKA_UNAVAILABLE": CoordinatorUnavailableError,
 }
+_CREDENTIALS_FIX: Final = (
+    "check sasl.username and sasl.password, the token of sasl.mechanisms=OAUTHBEARER, or"
+    " ssl.certificate.location"
+)
 _PASSING: Final = (
     "DRAINING",
     "GROUP_MAX_SIZE_REACHED",
     "GROUP_PAUSED",
     "LIMIT_EXCEEDED",
     "NOT_OWNER",
+    "QUOTA_EXCEEDED",
     "STORE_FENCED",
 )
 
@@ -127,13 +133,11 @@ def call_error(failure: StreamFailure, address: str, timeout_s: float) -> AdminE
             )
             return NotACoordinatorError(text, reason="UNIMPLEMENTED")
         case "UNAUTHENTICATED":
-            text = (
-                f"{address} does not accept the credentials ({details}); check sasl.username and "
-                "sasl.password, or the token"
-            )
+            text = f"{address} does not accept the credentials ({details}); {_CREDENTIALS_FIX}"
             return AuthorizationError(text, reason="UNAUTHENTICATED")
         case "PERMISSION_DENIED":
-            return AuthorizationError(f"{address}: {details}", reason="AUTHORIZATION_FAILED")
+            fix = "no coordinator says so: is there a proxy or gateway in between?"
+            return AuthorizationError(f"{address}: {details}; {fix}", reason="AUTHORIZATION_FAILED")
         case "DEADLINE_EXCEEDED":
             text = f"{address} did not answer within {timeout_s:g} s; is it up, or overloaded?"
             return CoordinatorUnavailableError(text, reason="TIMEOUT", retriable=True)

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import struct
+import time
 from collections.abc import Mapping
 from typing import Any, Final
 
 from sharecoord_sdk._core.config import ConsumerConfig, read_arguments, read_config
 from sharecoord_sdk._core.config_table import CREATE_FAILED
-from sharecoord_sdk._core.errors import IllegalStateException, KafkaException
+from sharecoord_sdk._core.credentials import Credentials, TokenOutcome, token_error
+from sharecoord_sdk._core.errors import IllegalStateException, KafkaError, KafkaException
 from sharecoord_sdk._core.status import StreamFailure
+from sharecoord_sdk._core.tls_files import TlsMaterial
 
 from .calls import Call
-from .errors import AdminError, InvalidConfigError, call_error
+from .errors import AdminError, AuthorizationError, InvalidConfigError, call_error
 
 _API_VERSIONS: Final = 18
 _CORRELATION_ID: Final = 0x5C0D
@@ -34,6 +38,9 @@ class Route:
         self._proven = False
         self._closed = False
         self._pid = os.getpid()
+        self._credentials = Credentials(self.config.sasl, self.config.reconnect_backoff_s)
+        # Why there is no new token.
+        self._token_error: KafkaError | None = None
 
     def close(self) -> None:
         self._closed = True
@@ -74,9 +81,66 @@ class Route:
         """Whether a Kafka broker may be at the address, so that a probe is worth its time."""
         return self.is_silent(failure) and self.config.tls is None
 
-    def metadata(self) -> tuple[tuple[str, str | bytes], ...]:
-        sasl = self.config.sasl
-        return () if sasl is None else tuple(sasl.metadata())
+    @property
+    def tls(self) -> TlsMaterial | None:
+        """What a connection is made with now; it changes with its files."""
+        return None if self.config.tls is None else self.config.tls.current()
+
+    # -- credentials: one thread or task at a time fetches a token ------------------------------
+
+    @property
+    def is_token_due(self) -> bool:
+        """Whether to call `begin_fetch`: a token is missing, or soon ends."""
+        tokens, now = self._credentials.tokens, time.monotonic()
+        return tokens is not None and (tokens.fetch_at <= now or tokens.text(now) is None)
+
+    def begin_fetch(self) -> bool:
+        """Whether to fetch a token now, and to call `token_came`; not by two at a time."""
+        tokens, now = self._credentials.tokens, time.monotonic()
+        if tokens is None or tokens.fetch_at > now:
+            return False
+        tokens.began(now)
+        return True
+
+    def token_came(self, outcome: TokenOutcome) -> None:
+        """Notes how a fetch has ended; while the old token holds, a failure is only logged."""
+        assert self._credentials.tokens is not None
+        self._credentials.tokens.ended(outcome, time.monotonic())
+        self._token_error = token_error(outcome) if isinstance(outcome, Exception) else None
+        if self._token_error is not None and self._header() is not None:
+            text = "%s; the old one serves until it ends"
+            self.config.logger.log(logging.WARNING, text, self._token_error.str())
+
+    def authorization(self) -> str:
+        """What a call shows; "" = nothing.
+
+        Raises:
+            AuthorizationError: There is no token, and why.
+        """
+        header = self._header()
+        if header is None:
+            error = self._token_error
+            text = "no token is there yet" if error is None else error.str()
+            retriable = error is None or error.retriable()
+            raise AuthorizationError(text, reason="UNAUTHENTICATED", retriable=retriable)
+        return header
+
+    def asks_anew(self, failure: StreamFailure, shown: str) -> bool:
+        """Whether a refused call is to be made once more, with another token.
+
+        Args:
+            failure: How the call has ended.
+            shown: What it showed.
+        """
+        tokens = self._credentials.tokens
+        if tokens is None or not failure.is_unauthenticated:
+            return False
+        if self._header() == shown:
+            tokens.refused(time.monotonic(), again=True)
+        return True
+
+    def _header(self) -> str | None:
+        return self._credentials.header(time.monotonic())
 
 
 def read_admin_config(arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> ConsumerConfig:

@@ -50,7 +50,8 @@ class Pause:
         partition: None = all partitions of the topic.
         member_id: "" = it is not about a member.
         since_ms: Milliseconds since the epoch.
-        paused_by: "operator", or "flood breaker".
+        paused_by: The principal, such as "User:alice"; "operator" where it is not known; or
+            "flood breaker".
         reason: Why, in words.
     """
 

@@ -15,6 +15,9 @@ from sharecoord_sdk._admin import calls
 from sharecoord_sdk._admin.calls import Call
 from sharecoord_sdk._admin.errors import AdminError, kafka_broker
 from sharecoord_sdk._admin.route import Route, speaks_kafka
+from sharecoord_sdk._core.credentials import metadata_of
+from sharecoord_sdk._core.tls_files import TlsMaterial
+from sharecoord_sdk._tokens import async_token_source, outcome_of_async
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -35,7 +38,11 @@ class AsyncAdminClient:
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._route = Route(args, kwargs)
-        self._channels: dict[str, grpc.aio.Channel] = {}
+        self._token_source = async_token_source(self._route.config.sasl)
+        self._token_lock = asyncio.Lock()
+        # By address: what its channel was made with, and the channel; and the channel before.
+        self._channels: dict[str, tuple[TlsMaterial | None, grpc.aio.Channel]] = {}
+        self._former: dict[str, grpc.aio.Channel] = {}
 
     async def __aenter__(self) -> Self:
         return self
@@ -46,8 +53,10 @@ class AsyncAdminClient:
     async def close(self) -> None:
         """Closes the connections. A second call does nothing."""
         self._route.close()
-        channels, self._channels = self._channels, {}
-        for channel in channels.values():
+        channels = [channel for _, channel in self._channels.values()]
+        channels += self._former.values()
+        self._channels, self._former = {}, {}
+        for channel in channels:
             await channel.close(None)
 
     list_groups = _method(calls.list_groups)
@@ -98,14 +107,47 @@ class AsyncAdminClient:
         raise error
 
     async def _send(self, address: str, call: Call[Any]) -> Message:
-        config = self._route.config
-        channel = self._channels.get(address)
-        if channel is None:
-            channel = self._channels[address] = open_aio_channel(address, config.tls)
+        shown = await self._authorization()
+        try:
+            return await self._send_with(address, call, shown)
+        except grpc.RpcError as raised:
+            if not self._route.asks_anew(failure_of(raised), shown):
+                raise
+        # A refused call has changed nothing.
+        return await self._send_with(address, call, await self._authorization())
+
+    async def _authorization(self) -> str:
+        """What a call shows, after a fetch of a token that is due."""
+        route = self._route
+        if route.is_token_due:
+            async with self._token_lock:
+                if route.begin_fetch():
+                    route.token_came(await outcome_of_async(self._token_source))
+        return route.authorization()
+
+    async def _send_with(self, address: str, call: Call[Any], authorization: str) -> Message:
+        channel = await self._channel(address)
         method: Any = channel.unary_unary(
             call.path, request_serializer=encode, response_deserializer=call.answer.FromString
         )
         answer: Message = await method(
-            call.request, timeout=config.api_timeout_s, metadata=self._route.metadata()
+            call.request,
+            timeout=self._route.config.api_timeout_s,
+            metadata=metadata_of(authorization),
         )
         return answer
+
+    async def _channel(self, address: str) -> grpc.aio.Channel:
+        """The channel to an address; another one when the files of TLS have changed."""
+        tls = self._route.tls
+        found = self._channels.get(address)
+        if found is not None and found[0] == tls:
+            return found[1]
+        channel = open_aio_channel(address, tls)
+        self._channels[address] = tls, channel
+        if found is not None:
+            # Calls on the former one have the time between two rotations.
+            older, self._former[address] = self._former.get(address), found[1]
+            if older is not None:
+                await older.close(None)
+        return channel

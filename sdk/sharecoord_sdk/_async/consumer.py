@@ -16,8 +16,10 @@ from sharecoord_sdk._core.core import Arrival, Connection
 from sharecoord_sdk._core.errors import KafkaException
 from sharecoord_sdk._core.records import Message, Messages, TopicPartition
 from sharecoord_sdk._proto import share_service_pb2 as service_pb
+from sharecoord_sdk._tokens import async_token_source
 
 from .stream import AsyncStream, Mailbox
+from .tokens import TokenTask
 
 T = TypeVar("T")
 # Seconds between two sends (and signs of life) of a loop over records that are at hand.
@@ -153,6 +155,8 @@ class AsyncShareConsumer(BaseShareConsumer):
         self._inbox: Mailbox[Arrival] = _Inbox(self)
         # At most one hand-back is scheduled at a time.
         self._is_hand_back_scheduled = False
+        self._token_source = async_token_source(self._config.sasl)
+        self._tokens = TokenTask(self)
         self._slot = _StreamSlot()
         self._finalizer = weakref.finalize(self, _abandon, self._slot, self._pid)
 
@@ -190,6 +194,7 @@ class AsyncShareConsumer(BaseShareConsumer):
         if self._core is None or not self._closed:
             return
         self._finalizer.detach()
+        await self._tokens.close()
         stream, self._slot.stream = self._slot.stream, None
         if stream is not None:
             await stream.close()
@@ -218,11 +223,13 @@ class AsyncShareConsumer(BaseShareConsumer):
     def _arrivals(self) -> Iterator[Arrival]:
         return iter(self._inbox.take_all())
 
-    def _open_stream(self, connection: Connection, metadata: list[tuple[str, str]]) -> None:
+    def _open_stream(self, connection: Connection) -> None:
         if self._slot.stream is not None:
             self._slot.stream.cancel()
         self._slot.stream = None
-        self._slot.stream = AsyncStream(connection, self._config.tls, metadata, self._inbox)
+        tls = self._config.tls
+        material = None if tls is None else tls.current()
+        self._slot.stream = AsyncStream(connection, material, self._inbox)
 
     def _send(self, requests: Iterable[service_pb.ConsumeRequest]) -> None:
         if self._slot.stream is not None:
@@ -237,6 +244,12 @@ class AsyncShareConsumer(BaseShareConsumer):
     def _send_held_at(self, at: float) -> None:
         delay_s = max(0.0, at - time.monotonic())
         asyncio.get_running_loop().call_later(delay_s, _send_held_of, weakref.ref(self))
+
+    def _fetch_token_at(self, at: float) -> None:
+        self._tokens.schedule(at)
+
+    def _arrived(self, arrival: Arrival) -> None:
+        self._inbox.put(arrival)
 
     def _caller_id(self) -> int:
         try:

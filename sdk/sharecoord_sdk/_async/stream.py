@@ -15,16 +15,20 @@ from sharecoord_sdk._grpc import CONSUME, encode, failure_of, open_aio_channel  
 from grpc import aio
 
 from sharecoord_sdk._core import frames
-from sharecoord_sdk._core.config import TlsConfig
 from sharecoord_sdk._core.core import Arrival, Connection
 from sharecoord_sdk._core.status import StreamFailure
+from sharecoord_sdk._core.tls_files import TlsMaterial
 from sharecoord_sdk._proto import share_service_pb2 as service_pb
 
 T = TypeVar("T")
 
 
 class SharedChannel:
-    """A channel to an address that the streams of one loop share; the last one closes it."""
+    """A channel to an address that the streams of one loop share; the last one closes it.
+
+    gRPC connects it again and again with the certificates that it was made with, so it is shared by
+    streams that were opened with the same ones: after a rotation new streams get a new channel.
+    """
 
     def __init__(self, channel: aio.Channel, forget: Callable[[], object]) -> None:
         self.channel = channel
@@ -32,7 +36,7 @@ class SharedChannel:
         self._users = 0
 
     @classmethod
-    def take(cls, address: str, tls: TlsConfig | None) -> SharedChannel:
+    def take(cls, address: str, tls: TlsMaterial | None) -> SharedChannel:
         """Takes the channel for a stream, which releases it once, in the same loop."""
         channels, key = _BY_LOOP.setdefault(asyncio.get_running_loop(), {}), (address, tls)
         shared = channels.get(key)
@@ -50,7 +54,7 @@ class SharedChannel:
 
 
 _BY_LOOP: weakref.WeakKeyDictionary[
-    asyncio.AbstractEventLoop, dict[tuple[str, TlsConfig | None], SharedChannel]
+    asyncio.AbstractEventLoop, dict[tuple[str, TlsMaterial | None], SharedChannel]
 ] = weakref.WeakKeyDictionary()
 
 
@@ -101,8 +105,7 @@ class AsyncStream:
     def __init__(
         self,
         connection: Connection,
-        tls: TlsConfig | None,
-        metadata: list[tuple[str, str]],
+        tls: TlsMaterial | None,
         inbox: Mailbox[Arrival],
     ) -> None:
         self._loop = asyncio.get_running_loop()
@@ -114,7 +117,7 @@ class AsyncStream:
             request_serializer=encode,
             response_deserializer=frames.read,
         )
-        self._call: Any = method(metadata=tuple(metadata))
+        self._call: Any = method(metadata=connection.metadata)
         name = f"sharecoord-{connection.generation}"
         answered = asyncio.Event()
         self._writer = self._loop.create_task(

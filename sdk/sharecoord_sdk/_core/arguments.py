@@ -10,7 +10,7 @@ from typing import Any, Final
 from .columns import AckDetails
 from .errors import KafkaError
 from .records import Message, Messages, TopicPartition
-from .texts import check_name, escaped_text
+from .texts import check_name, check_secret, escaped_text
 
 _INT32_MAX: Final = 2**31 - 1
 _INT64_MAX: Final = 2**63 - 1
@@ -167,7 +167,7 @@ def check_texts(*values: object) -> None:
     for number, value in enumerate(values, start=1):
         if not isinstance(value, str):
             raise TypeError(f"argument {number} must be str, not {_name(value)}")
-        check_name(f"argument {number}", value)
+        check_secret(f"argument {number}", value)
 
 
 def bad_state_text(what: str, why: str) -> str:

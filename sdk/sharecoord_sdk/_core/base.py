@@ -12,7 +12,6 @@ import random
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator
-from dataclasses import replace
 from typing import Any, ClassVar, Final, TypeVar
 
 from sharecoord_sdk._proto import share_service_pb2 as service_pb
@@ -21,8 +20,9 @@ from . import arguments
 from .acks import HOLD_S, RENEW, AckOutcome, CommitTicket, mark_row, mark_rows, unmarkable_row
 from .call_guard import CallGuard
 from .columns import IN_FLIGHT, LOST, SETTLED, AckDetails, Columns, Span
-from .config import ConsumerConfig, SaslConfig, read_config
+from .config import ConsumerConfig, read_config
 from .core import Arrival, Connection, ConsumerCore
+from .credentials import TokenOutcome
 from .errors import (
     IllegalStateException,
     KafkaError,
@@ -47,6 +47,8 @@ AcknowledgementCommitCallback = Callable[
     [dict[TopicPartition, set[int]], KafkaException | None], Any
 ]
 
+# Timers fire early by as much as the clock's resolution.
+_EARLY_S: Final = 0.02
 _ACCEPT: Final = AcknowledgeType.ACCEPT
 
 
@@ -61,7 +63,6 @@ class BaseShareConsumer(CallGuard, ABC):
             raise RuntimeError(f"{type(self).__name__} already initialized")
         self._config: ConsumerConfig = read_config(args, kwargs)
         self._core = ConsumerCore(self._config, str(uuid.uuid4()), random.random)
-        self._sasl: SaslConfig | None = self._config.sasl
         self._callback: AcknowledgementCommitCallback | None = None
         # Whether `_send_held` will be called.
         self._is_held_due = False
@@ -70,7 +71,7 @@ class BaseShareConsumer(CallGuard, ABC):
     # -- what a shell provides ------------------------------------------------------------------
 
     @abstractmethod
-    def _open_stream(self, connection: Connection, metadata: list[tuple[str, str]]) -> None:
+    def _open_stream(self, connection: Connection) -> None:
         """Opens a stream, in place of the one before; arrivals carry its generation."""
 
     @abstractmethod
@@ -83,6 +84,17 @@ class BaseShareConsumer(CallGuard, ABC):
 
         Acknowledgements go with the next stream otherwise, which schedules for itself.
         """
+
+    @abstractmethod
+    def _fetch_token_at(self, at: float) -> None:
+        """Fetches a token at a time, or now, in place of a fetch that was to begin later.
+
+        Calls `_begin_fetch`, and `_token_came` if that says so; neither may keep the consumer.
+        """
+
+    @abstractmethod
+    def _arrived(self, arrival: Arrival) -> None:
+        """Puts something in, as a stream does; from any thread of a sync consumer."""
 
     @abstractmethod
     def _arrivals(self) -> Iterator[Arrival]:
@@ -293,14 +305,17 @@ class BaseShareConsumer(CallGuard, ABC):
     def set_sasl_credentials(self, username: str, password: str) -> None:
         """Replaces the credentials of PLAIN, from the next connection on.
 
+        A consumer that was refused, and waits to try again, does so at once.
+
         Raises:
             TypeError: Not two str.
             IllegalStateException: Closed.
         """
         self._check_open()
         arguments.check_texts(username, password)
-        if self._sasl is not None:
-            self._sasl = replace(self._sasl, username=username, password=password)
+        if self._core is not None:
+            # From any thread, as with the twin, also while another one polls.
+            self._core.set_plain_credentials(username, password, self._now())
 
     def acquisition_lock_timeout_ms(self) -> int | None:
         """How long a record stays locked, in milliseconds; None before the first join (KIP-932).
@@ -536,11 +551,8 @@ class BaseShareConsumer(CallGuard, ABC):
     def _pump(self, core: ConsumerCore) -> None:
         """Passes arrivals on to the core."""
         with self._as_a_whole():
-            for generation, content, received_at in self._arrivals():
-                if isinstance(content, StreamFailure):
-                    core.stream_ended(generation, content, self._now())
-                else:
-                    core.received(generation, content, received_at)
+            for arrival in self._arrivals():
+                core.arrived(arrival, self._now())
 
     def _flush(self, core: ConsumerCore) -> None:
         with self._as_a_whole():
@@ -560,6 +572,7 @@ class BaseShareConsumer(CallGuard, ABC):
                 self._send(requests)
             if core.held_until < math.inf:
                 self._schedule_held(core.held_until)
+            self._schedule_fetch(core)
 
     def _schedule_held(self, at: float) -> None:
         with self._guard:
@@ -588,26 +601,59 @@ class BaseShareConsumer(CallGuard, ABC):
             return math.inf
 
     def _connect(self, core: ConsumerCore, connection: Connection) -> None:
-        try:
-            metadata = [] if self._sasl is None else self._sasl.metadata()
-        except Exception as error:  # noqa: BLE001 - whatever the application's oauth_cb raises
-            self._unusable(core, connection, error)
-            return
         self._is_held_due = False
         try:
-            self._open_stream(connection, metadata)
-        except (OSError, ValueError) as error:
-            # The PEM files of the configuration.
-            self._unusable(core, connection, error)
-        except RuntimeError as error:
-            # A thread that can not be started now may be startable later.
+            self._open_stream(connection)
+        except (OSError, RuntimeError, ValueError) as error:
+            # A thread that can not be started now, say, may be startable later.
             failure = StreamFailure("UNAVAILABLE", f"{type(error).__name__}: {error}")
             core.stream_ended(connection.generation, failure, self._now())
 
-    def _unusable(self, core: ConsumerCore, connection: Connection, error: Exception) -> None:
-        text = f"{type(error).__name__}: {error}"
-        failure = StreamFailure("UNAUTHENTICATED", text, "CREDENTIALS_UNUSABLE")
-        core.stream_ended(connection.generation, failure, self._now())
+    def _schedule_fetch(self, core: ConsumerCore) -> None:
+        at = core.fetch_token_at
+        if at == math.inf:
+            return
+        try:
+            with self._guard:
+                self._fetch_token_at(at)
+        except RuntimeError as error:
+            # A thread that can not be started now may be startable later.
+            core.token_came(OSError(f"no thread to fetch it in: {error}"), self._now())
+
+    def _begin_fetch(self) -> bool:
+        """Whether a token is to be fetched now; then somebody else need not."""
+        with self._guard:
+            core = self._core
+            if core is None or self._closed or os.getpid() != self._pid:
+                return False
+            now = self._now()
+            if core.fetch_token_at > now + _EARLY_S or core.credentials.tokens is None:
+                self._schedule_fetch(core)
+                return False
+            core.credentials.tokens.began(now)
+            return True
+
+    def _token_came(self, outcome: TokenOutcome) -> None:
+        """Takes what a fetch has brought; the shell calls it in any thread of a sync consumer."""
+        self._arrived(Arrival(0, outcome, self._now()))
+        self._is_token_due = True
+        self._show_token()
+
+    def _show_token(self) -> None:
+        with self._guard:
+            core = self._core
+            if core is None or self._closed or self._is_half_done or os.getpid() != self._pid:
+                return
+            if self._user is not None:
+                # The call under way, or its end, sees to it.
+                return
+            self._is_token_due = False
+            self._pump(core)
+            core.show_new_token(self._now())
+            requests = core.take_outbox()
+            if requests:
+                self._send(requests)
+            self._schedule_fetch(core)
 
     def _dispatch(self, core: ConsumerCore) -> None:
         """Logs, and calls the application's callbacks: always in the caller's thread."""

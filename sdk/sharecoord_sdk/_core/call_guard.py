@@ -33,6 +33,8 @@ class CallGuard(ABC):
         # Held while somebody enters, and while `_hand_back_unseen` is at work.
         self._guard = threading.RLock()
         self._is_hand_back_due = False
+        # Whether a token has come that the stream may not have been shown yet.
+        self._is_token_due = False
         # The thread or task that is inside a call, and how deep.
         self._user: int | None = None
         self._depth = 0
@@ -50,6 +52,10 @@ class CallGuard(ABC):
     @abstractmethod
     def _schedule_hand_back(self, at: float) -> None:
         """Schedules `_hand_back_unseen`, for a time when nobody is inside a call; inf = never."""
+
+    @abstractmethod
+    def _show_token(self) -> None:
+        """Shows the stream a token that has come, unless somebody is inside a call."""
 
     @abstractmethod
     def _caller_id(self) -> int:
@@ -98,6 +104,8 @@ class CallGuard(ABC):
                 if self._is_hand_back_due:
                     self._is_hand_back_due = False
                     self._schedule_hand_back(core.hand_back_unseen_at)
+                if self._is_token_due:
+                    self._show_token()
                 if self._explicit and not self._closed:
                     self._quick = self._token
 

@@ -2,65 +2,30 @@
 
 from __future__ import annotations
 
-import base64
 import difflib
 import logging
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final, cast
 
+from .addresses import url_problem
 from .config_table import CREATE_FAILED, SETTINGS, Setting, invalid
+from .credentials import OidcConfig, SaslConfig
 from .errors import KafkaError, KafkaException
+from .tls_files import Pem, TlsConfig, TlsFiles, TlsFilesError, read_authorities
 
 #: Port of a coordinator when an address names none.
 DEFAULT_PORT: Final = 7070
 
-_ALIASES: Final = {"metadata.broker.list": "bootstrap.servers", "sasl.mechanism": "sasl.mechanisms"}
+_OAUTH: Final = "sasl.oauthbearer"
+_ALIASES: Final = {
+    "metadata.broker.list": "bootstrap.servers",
+    "sasl.mechanism": "sasl.mechanisms",
+    f"{_OAUTH}.client.credentials.client.id": f"{_OAUTH}.client.id",
+    f"{_OAUTH}.client.credentials.client.secret": f"{_OAUTH}.client.secret",
+}
 _SCHEME = re.compile(r"^(plaintext|ssl|sasl_ssl|sasl_plaintext)://", re.IGNORECASE)
-
-
-@dataclass(frozen=True, slots=True)
-class Pem:
-    """Certificates or a key: a file, which each connection reads again, or their text."""
-
-    path: str | None
-    text: str | None
-
-    def __bool__(self) -> bool:
-        return bool(self.path or self.text)
-
-    def read(self) -> bytes | None:
-        if self.text:
-            return self.text.encode("ascii")
-        return Path(self.path).read_bytes() if self.path else None
-
-
-@dataclass(frozen=True, slots=True)
-class TlsConfig:
-    ca: Pem
-    certificate: Pem
-    key: Pem
-
-
-@dataclass(frozen=True, slots=True)
-class SaslConfig:
-    """Credentials that go with every call, over TLS only."""
-
-    mechanism: str
-    username: str
-    password: str
-    oauth_config: str
-    oauth_cb: Callable[[str], Any] | None
-
-    def metadata(self) -> list[tuple[str, str]]:
-        """The credentials as metadata of a call. Calls `oauth_cb`, hence in the caller's thread."""
-        if self.mechanism == "PLAIN":
-            pair = base64.b64encode(f"{self.username}:{self.password}".encode()).decode("ascii")
-            return [("authorization", f"Basic {pair}")]
-        assert self.oauth_cb is not None, "OAUTHBEARER was checked to have oauth_cb"
-        return [("authorization", f"Bearer {self.oauth_cb(self.oauth_config)[0]}")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +49,7 @@ class ConsumerConfig:
     buffer_records: int
     buffer_bytes: int
     record_batches: bool
-    tls: TlsConfig | None
+    tls: TlsFiles | None
     sasl: SaslConfig | None
     error_cb: Callable[[KafkaError], Any] | None
     logger: logging.Logger
@@ -164,8 +129,8 @@ def _build(
         buffer_records=values["sharecoord.buffer.records"],
         buffer_bytes=values["sharecoord.buffer.bytes"],
         record_batches=values["sharecoord.record.batches"] == "auto",
-        tls=_tls(values),
-        sasl=_sasl(values),
+        tls=_tls(values, logger),
+        sasl=_sasl(values, logger),
         error_cb=cast("Callable[[KafkaError], Any] | None", values["error_cb"]),
         logger=logger,
     )
@@ -184,8 +149,13 @@ def read_addresses(text: str | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
+def is_unix(address: str) -> bool:
+    """Whether an address is that of a Unix socket, which no other machine reads."""
+    return address.startswith("unix:")
+
+
 def _address(text: str) -> str:
-    if text.startswith("unix:"):
+    if is_unix(text):
         if len(text) > len("unix:"):
             return text
         raise _bad_address(text)
@@ -208,57 +178,71 @@ def _bad_address(text: str) -> Exception:
     )
 
 
-def _tls(values: dict[str, Any]) -> TlsConfig | None:
+def _tls(values: dict[str, Any], logger: logging.Logger) -> TlsFiles | None:
     if values["security.protocol"] not in ("ssl", "sasl_ssl"):
         return None
-    names = ("ca", "certificate", "key")
-    tls = TlsConfig(*(Pem(values[f"ssl.{n}.location"], values[f"ssl.{n}.pem"]) for n in names))
-    if bool(tls.key) != bool(tls.certificate):
+    ca, certificate, key = (_pem(values, f"ssl.{n}") for n in ("ca", "certificate", "key"))
+    if bool(key) != bool(certificate):
         text = "ssl.certificate.* and ssl.key.* go together: give both or none"
         raise invalid(text)
-    for name in names:
-        _check_pem(f"ssl.{name}", getattr(tls, name))
-    return tls
-
-
-def _check_pem(name: str, pem: Pem) -> None:
-    """Refuses a PEM file or text that can not be used now. Each connection reads the file again."""
-    path, text = pem.path, pem.text
-    name = f"{name}.pem" if text else f"{name}.location"
+    config = TlsConfig(ca, certificate, key, values["ssl.key.password"] or "")
     try:
-        content = text or (Path(path).read_text(encoding="ascii") if path else "")
-    except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no PEM file"
-        raise ValueError(f"{CREATE_FAILED}{name} failed: {path!r}: {why}") from None
-    if pem and "-----BEGIN " not in content:
-        where = "" if text else f"{path!r}: "
-        raise ValueError(
-            f"{CREATE_FAILED}{name} failed: {where}no PEM: it has no line -----BEGIN …"
-        )
+        return TlsFiles(config, logger)
+    except TlsFilesError as error:
+        raise ValueError(f"{CREATE_FAILED}{error}") from None
 
 
-def _sasl(values: dict[str, Any]) -> SaslConfig | None:
+def _pem(values: dict[str, Any], name: str) -> Pem:
+    return Pem(values[f"{name}.location"], values[f"{name}.pem"])
+
+
+def _sasl(values: dict[str, Any], logger: logging.Logger) -> SaslConfig | None:
     protocol = values["security.protocol"]
-    if protocol == "sasl_plaintext":
-        text = "credentials go over TLS only: set security.protocol to sasl_ssl"
-        raise invalid(text)
-    mechanism = str(values["sasl.mechanisms"]).upper()
-    if protocol != "sasl_ssl":
+    if protocol not in ("sasl_ssl", "sasl_plaintext"):
         if values["oauth_cb"] is not None:
             text = "No SASL mechanism using callbacks is configured"
             raise KafkaException(KafkaError(KafkaError._NOT_CONFIGURED, text))
         return None
+    addresses = read_addresses(values["bootstrap.servers"])
+    if protocol == "sasl_plaintext" and not all(map(is_unix, addresses)):
+        text = (
+            "credentials go over TLS only, or to a coordinator's Unix socket: set"
+            " security.protocol to sasl_ssl"
+        )
+        raise invalid(text)
+    mechanism = str(values["sasl.mechanisms"]).upper()
     if mechanism not in ("PLAIN", "OAUTHBEARER"):
         fix = "use PLAIN or OAUTHBEARER"
         raise ValueError(f"{CREATE_FAILED}No provider for SASL mechanism {mechanism}: {fix}")
-    if mechanism == "PLAIN" and not (values["sasl.username"] and values["sasl.password"]):
-        raise ValueError(f"{CREATE_FAILED}sasl.username and sasl.password must be set")
-    if mechanism == "OAUTHBEARER" and values["oauth_cb"] is None:
-        raise ValueError(f"{CREATE_FAILED}OAUTHBEARER needs oauth_cb")
-    return SaslConfig(
-        mechanism,
-        values["sasl.username"] or "",
-        values["sasl.password"] or "",
-        values["sasl.oauthbearer.config"] or "",
-        values["oauth_cb"],
-    )
+    if mechanism == "PLAIN":
+        if not (values["sasl.username"] and values["sasl.password"]):
+            raise ValueError(f"{CREATE_FAILED}sasl.username and sasl.password must be set")
+        return SaslConfig(mechanism, values["sasl.username"], values["sasl.password"])
+    oidc = _oidc(values) if values[f"{_OAUTH}.method"] == "oidc" else None
+    if oidc is None and values["oauth_cb"] is None:
+        fix = "give oauth_cb, or set sasl.oauthbearer.method to oidc"
+        raise ValueError(f"{CREATE_FAILED}OAUTHBEARER needs tokens: {fix}")
+    if oidc is not None and values["oauth_cb"] is not None:
+        logger.debug("oauth_cb is not called: sasl.oauthbearer.method=oidc gets the tokens")
+    config = values[f"{_OAUTH}.config"] or ""
+    return SaslConfig(mechanism, oauth_config=config, oauth_cb=values["oauth_cb"], oidc=oidc)
+
+
+def _oidc(values: dict[str, Any]) -> OidcConfig:
+    names = ("client.id", "client.secret", "token.endpoint.url")
+    for name in names:
+        if not values[f"{_OAUTH}.{name}"]:
+            what = f"`{_OAUTH}.{name}` is mandatory when `{_OAUTH}.method=oidc` is set"
+            raise ValueError(f"{CREATE_FAILED}{what}")
+    client_id, secret, url = (values[f"{_OAUTH}.{name}"] for name in names)
+    if problem := url_problem(url):
+        raise invalid(f'Configuration property "{_OAUTH}.token.endpoint.url" {problem}')
+    ca = _pem(values, "https.ca")
+    if ca.path and ca.text:
+        what = "`https.ca.location` and `https.ca.pem` are mutually exclusive"
+        raise ValueError(f"{CREATE_FAILED}{what}")
+    try:
+        read_authorities("https.ca", ca)
+    except TlsFilesError as error:
+        raise ValueError(f"{CREATE_FAILED}{error}") from None
+    return OidcConfig(url, client_id, secret, values[f"{_OAUTH}.scope"] or "", ca)

@@ -13,12 +13,24 @@ from dataclasses import dataclass
 from typing import Final, NoReturn
 
 from .errors import KafkaError, KafkaException
-from .texts import check_name
+from .texts import check_name, check_secret
 
 CREATE_FAILED: Final = "Failed to create share consumer: "
 
 _INT32_MAX: Final = 2**31 - 1
 _DAY_MS: Final = 86_400_000
+#: Keys whose values stand in no error.
+SECRETS: Final = frozenset(
+    {
+        "sasl.jaas.config",
+        "sasl.password",
+        "sasl.oauthbearer.client.credentials.client.secret",
+        "sasl.oauthbearer.client.secret",
+        "sasl.oauthbearer.config",
+        "ssl.key.password",
+        "ssl.key.pem",
+    }
+)
 #: The largest `max.poll.records` that a coordinator takes in a join.
 POLL_RECORDS_MAX: Final = 10_000
 
@@ -52,8 +64,9 @@ def read_text(setting: Setting, value: object) -> str | None:
     if value is None or setting.name.endswith(".location"):
         # A path stays here: file names need not be valid Unicode.
         return None if value is None else str(value)
+    check = check_secret if setting.name in SECRETS else check_name
     try:
-        return check_name(f'configuration property "{setting.name}"', str(value))
+        return check(f'configuration property "{setting.name}"', str(value))
     except ValueError as error:
         raise invalid(str(error)) from None
 
@@ -206,21 +219,49 @@ _USED: Final = (
         "security.protocol",
         "plaintext",
         ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl"),
-        "ssl: TLS to the coordinator. sasl_ssl: TLS and credentials with every call.",
+        "ssl: TLS to the coordinator. sasl_ssl: TLS and credentials with every call."
+        " sasl_plaintext: credentials over a Unix socket, without TLS.",
     ),
+    # Files of ssl.* are looked at for each connection; bad new ones leave the former in use.
     _text("ssl.ca.location", "File with the CA certificates (PEM) that signed the coordinator's."),
     _text("ssl.ca.pem", "The CA certificates themselves (PEM)."),
     _text("ssl.certificate.location", "File with this client's certificate chain (PEM)."),
     _text("ssl.certificate.pem", "This client's certificate chain itself (PEM)."),
-    _text("ssl.key.location", "File with this client's private key (PEM, without a password)."),
-    _text("ssl.key.pem", "This client's private key itself (PEM, without a password)."),
-    _text("sasl.mechanisms", "PLAIN or OAUTHBEARER; with sasl_ssl only.", "GSSAPI"),
+    _text("ssl.key.location", "File with this client's private key (PEM)."),
+    _text("ssl.key.pem", "This client's private key itself (PEM)."),
+    _text("ssl.key.password", "Opens the private key; needs the extra sharecoord-sdk[tls]."),
+    _text("sasl.mechanisms", "PLAIN or OAUTHBEARER; with sasl_ssl or sasl_plaintext.", "GSSAPI"),
     _text("sasl.mechanism", "Another name of sasl.mechanisms."),
     _text("sasl.username", "User name for PLAIN."),
-    _text("sasl.password", "Password for PLAIN."),
+    _text("sasl.password", "Password, or the user's token, for PLAIN."),
     _text("sasl.oauthbearer.config", "Handed to oauth_cb as it is.", ""),
-    _callable("error_cb", "Called with a KafkaError when no coordinator answers."),
-    _callable("oauth_cb", "Called with sasl.oauthbearer.config; returns (token, expiry_s, ...)."),
+    _choice(
+        "sasl.oauthbearer.method",
+        "default",
+        ("default", "oidc"),
+        "default: oauth_cb gives the tokens. oidc: an identity provider does, for this client's id"
+        " and secret (OAuth 2's client credentials).",
+    ),
+    _text("sasl.oauthbearer.client.id", "This client's id at the identity provider."),
+    _text("sasl.oauthbearer.client.secret", "This client's secret there."),
+    _text("sasl.oauthbearer.client.credentials.client.id", "Another name of …client.id."),
+    _text("sasl.oauthbearer.client.credentials.client.secret", "Another name of …client.secret."),
+    _text("sasl.oauthbearer.scope", "What the token is asked for; optional."),
+    _text(
+        "sasl.oauthbearer.token.endpoint.url",
+        "Where the identity provider gives tokens: https, or http on this machine.",
+    ),
+    _text("https.ca.location", "File with the CAs (PEM) of the identity provider's certificate."),
+    _text("https.ca.pem", "Those CAs themselves (PEM)."),
+    _callable(
+        "error_cb",
+        "Called with a KafkaError when no coordinator answers, or when no new token can be had.",
+    ),
+    _callable(
+        "oauth_cb",
+        "Called with sasl.oauthbearer.config, in a thread of its own (async: in the loop); returns"
+        " (token, expiry_s, ...).",
+    ),
     Setting("logger", read_anything, None, "A logging.Logger; sharecoord_sdk by default."),
 )
 
@@ -263,6 +304,14 @@ _ACCEPTED: Final = tuple(
     for name in _ACCEPTED_NAMES
 )
 
+_READ_BY_KAFKA: Final = tuple(
+    Setting(f"sasl.oauthbearer.{name}", read_anything, None, meaning, is_used=False)
+    for name, meaning in (
+        ("extensions", "SASL's extensions; a coordinator reads the token alone."),
+        ("sub.claim.name", "Who a token is for is read by the coordinator."),
+    )
+)
+
 _NOT_APPLICABLE: Final = "is not applicable for share consumer"
 _BROKER_SIDE: Final = (
     "is not supported for `group.protocol=consumer` or share consumer. It is defined broker side"
@@ -294,7 +343,7 @@ _INAPPLICABLE: Final = tuple(
 )
 
 _PEM_FIX: Final = "use ssl.ca.*, ssl.certificate.* and ssl.key.* with PEM files"
-_OIDC_FIX: Final = "get the token in an oauth_cb"
+_GRANT_FIX: Final = "use client.id and client.secret, or get the token in an oauth_cb"
 _INTERNAL_FIX: Final = "there is no such callback on a share consumer"
 
 _REFUSED: Final = (
@@ -312,7 +361,6 @@ _REFUSED: Final = (
         "TLS here always checks the host name; use https",
         "https",
     ),
-    _refused("ssl.key.password", "write the key without a password: openssl pkey -in K -out P"),
     _refused("ssl.keystore.location", _PEM_FIX),
     _refused("ssl.keystore.password", _PEM_FIX),
     _refused("ssl.truststore.location", _PEM_FIX),
@@ -324,10 +372,6 @@ _REFUSED: Final = (
             curves.list engine.id engine.location providers sigalgs.list
         """.split()
     ),
-    *(
-        _refused(f"https.ca.{name}", "the SDK makes no HTTPS calls; use ssl.ca.location")
-        for name in ("location", "pem")
-    ),
     _refused("sasl.jaas.config", "give sasl.username and sasl.password instead"),
     *(
         _refused(f"sasl.kerberos.{name}", "GSSAPI is not supported; use PLAIN or OAUTHBEARER")
@@ -335,19 +379,15 @@ _REFUSED: Final = (
             keytab kinit.cmd min.time.before.relogin principal service.name
         """.split()
     ),
-    _refused("sasl.oauthbearer.method", _OIDC_FIX, "default"),
-    _refused("enable.sasl.oauthbearer.unsecure.jwt", _OIDC_FIX, "false"),
+    _refused("enable.sasl.oauthbearer.unsecure.jwt", _GRANT_FIX, "false"),
+    _refused("sasl.oauthbearer.grant.type", _GRANT_FIX, "client_credentials"),
+    _refused("sasl.oauthbearer.metadata.authentication.type", _GRANT_FIX, "none"),
     *(
-        _refused(f"sasl.oauthbearer.{name}", _OIDC_FIX)
+        _refused(f"sasl.oauthbearer.assertion.{name}", _GRANT_FIX)
         for name in """
-            assertion.algorithm assertion.claim.aud assertion.claim.exp.seconds
-            assertion.claim.iss assertion.claim.jti.include assertion.claim.nbf.seconds
-            assertion.claim.sub assertion.file assertion.jwt.template.file
-            assertion.private.key.file assertion.private.key.passphrase
-            assertion.private.key.pem client.credentials.client.id
-            client.credentials.client.secret client.id client.secret extensions
-            grant.type metadata.authentication.type scope sub.claim.name
-            token.endpoint.url
+            algorithm claim.aud claim.exp.seconds claim.iss claim.jti.include claim.nbf.seconds
+            claim.sub file jwt.template.file private.key.file private.key.passphrase
+            private.key.pem
         """.split()
     ),
     *(
@@ -359,6 +399,6 @@ _REFUSED: Final = (
     ),
 )
 
-SETTINGS: Final[dict[str, Setting]] = {
-    setting.name: setting for setting in (*_USED, *_ACCEPTED, *_INAPPLICABLE, *_REFUSED)
-}
+_ALL: Final = (*_USED, *_ACCEPTED, *_READ_BY_KAFKA, *_INAPPLICABLE, *_REFUSED)
+
+SETTINGS: Final[dict[str, Setting]] = {setting.name: setting for setting in _ALL}

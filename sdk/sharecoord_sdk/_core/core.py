@@ -9,7 +9,7 @@ import logging
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from sharecoord_sdk._proto import share_service_pb2 as service_pb
@@ -19,8 +19,9 @@ from sharecoord_sdk._version import PROTOCOL_VERSION, __version__
 from . import whole
 from .acks import HOLD_AT_HAND, RENEW, AckBook, AckOutcome, AckRange, CommitTicket
 from .columns import Columns, HandOut, PartitionKey, Span
-from .config import ConsumerConfig
+from .config import ConsumerConfig, is_unix
 from .config_table import POLL_RECORDS_MAX
+from .credentials import BearerToken, Credentials, TokenOutcome, metadata_of, token_error
 from .credit import StreamCredit
 from .errors import IllegalStateException, KafkaError, KafkaException
 from .frames import Frame
@@ -57,6 +58,13 @@ class Connection:
     address: str
     generation: int
     requests: list[service_pb.ConsumeRequest]
+    #: The value of the header; "" = without.
+    authorization: str = field(default="", repr=False)
+
+    @property
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """The headers of the call."""
+        return metadata_of(self.authorization)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,16 +79,16 @@ class Notice:
 
 
 class Arrival(NamedTuple):
-    """A message that a stream brought, or the stream's end."""
+    """A message that a stream brought, or the stream's end; or a token, of no stream."""
 
     generation: int
-    content: Frame | StreamFailure
+    content: Frame | StreamFailure | TokenOutcome
     received_at: float
 
     @property
     def hand_back_unseen_at(self) -> float:
         """The time to hand back its records, if they still wait then; inf without records."""
-        if isinstance(self.content, StreamFailure) or not self.content.whole:
+        if not isinstance(self.content, Frame) or not self.content.whole:
             return math.inf
         batches = self.content.response.batches
         left_ms = min(bounds.lock_remaining_ms for batch in batches for bounds in batch.ranges)
@@ -108,6 +116,7 @@ class ConsumerCore:
             connect_timeout_s=config.connect_timeout_s,
             chance=chance,
         )
+        self.credentials = Credentials(config.sasl, config.reconnect_backoff_s)
         self._credit = StreamCredit(config.buffer_records, config.buffer_bytes)
         self.locks = LockBook(self._credit)
         self._acks = AckBook(config.api_timeout_s)
@@ -366,7 +375,17 @@ class ConsumerCore:
         if back:
             self._acks.add(back, None, now)
 
-    # -- what the coordinator says ------------------------------------------------------------
+    # -- what comes in -------------------------------------------------------------------------
+
+    def arrived(self, arrival: Arrival, now: float) -> None:
+        """Reads what a stream, or a fetch of a token, has brought."""
+        content = arrival.content
+        if isinstance(content, Frame):
+            self.received(arrival.generation, content, arrival.received_at)
+        elif isinstance(content, StreamFailure):
+            self.stream_ended(arrival.generation, content, now)
+        else:
+            self.token_came(content, now)
 
     def received(
         self,
@@ -419,6 +438,7 @@ class ConsumerCore:
 
     def _joined(self, joined: service_pb.Joined, now: float) -> None:
         self.link.joined(now)
+        self.credentials.joined()
         self.lock_duration_ms = joined.lock_duration_ms
         self._keep_order(joined.ordering)
         if joined.lost:
@@ -468,7 +488,7 @@ class ConsumerCore:
         and the next coordinator sees them in the lock book.
         """
         self._drain_until = received_at + notice.grace_ms / 1000
-        self._drain_addresses = list(notice.addresses)
+        self._drain_addresses = list(filter(self._may_show_to, notice.addresses))
         self._give_back(lambda _: True, received_at)
         where = ", ".join(self._drain_addresses) or "the same address"
         text = f"coordinator {self.link.address} goes down; joining again at {where}"
@@ -487,7 +507,8 @@ class ConsumerCore:
             # The join itself is more than this coordinator takes (limits.request.max.bytes).
             self._join_bytes = max(_JOIN_BYTES_LEAST, self._join_bytes // 2)
         was_draining, leave_sent = self._is_draining, self._leave_sent
-        error = self.link.failed(failure, now)
+        again = failure.is_unauthenticated and self.credentials.refused(now, was_joined=was_joined)
+        error = self.link.failed(failure, now, again=again)
         self._without_stream()
         self._left = self._left or (leave_sent and not self._acks.has_application_acks())
         if was_draining and self._drain_addresses:
@@ -510,6 +531,54 @@ class ConsumerCore:
             self._without_stream()
             self.link.redirect([], now)
 
+    # -- credentials ---------------------------------------------------------------------------
+
+    def set_plain_credentials(self, username: str, password: str, now: float) -> None:
+        """Replaces user and password, from the next stream on."""
+        self.credentials.set_plain(username, password)
+        self.link.hurry(now)
+
+    @property
+    def fetch_token_at(self) -> float:
+        """When the shell is to fetch a token; inf = it need not."""
+        tokens = self.credentials.tokens
+        return math.inf if tokens is None or not self._wants_stream() else tokens.fetch_at
+
+    def token_came(self, outcome: TokenOutcome, now: float) -> None:
+        """Notes how a fetch has ended. Without any token its failure is the next poll's error."""
+        tokens = self.credentials.tokens
+        if tokens is None:
+            return
+        tokens.ended(outcome, now)
+        if isinstance(outcome, BearerToken):
+            return
+        error = token_error(outcome)
+        holds = tokens.text(now) is not None
+        if holds or error.retriable():
+            what = "the old one serves until it ends" if holds else "another one is asked for"
+            self._note(logging.WARNING, f"{error.str()}; {what}", error)
+        else:
+            self._error = error
+
+    def show_new_token(self, now: float) -> None:
+        """Shows the stream a token that came since it was opened, before the former one ends."""
+        if self.link.is_up and not self._leave_sent and (new := self.credentials.take_new(now)):
+            self._outbox.append(service_pb.ConsumeRequest(authorization=new))
+
+    def _tell_slow_token(self, now: float) -> None:
+        tokens = self.credentials.tokens
+        assert tokens is not None
+        waited_s = tokens.slow_since(now, self.config.connect_timeout_s)
+        if waited_s is not None:
+            text = f"no token: oauth_cb, or the identity provider, is at it for {waited_s:.0f} s"
+            error = KafkaError(KafkaError._AUTHENTICATION, text, retriable=True)
+            self._note(logging.ERROR, text, error)
+
+    def _may_show_to(self, address: str) -> bool:
+        """Whether credentials, if there are some, may go to an address that a coordinator names."""
+        config = self.config
+        return config.sasl is None or config.tls is not None or is_unix(address)
+
     # -- time ---------------------------------------------------------------------------------
 
     def tick(self, now: float) -> None:
@@ -518,8 +587,13 @@ class ConsumerCore:
             self._without_stream()
         self._drain(now)
         self._leave_if_settled(now)
-        error = self.link.notice(now) if self._wants_stream() else None
-        if error is not None:
+        if not self._wants_stream():
+            return
+        if self.credentials.tokens is not None:
+            self.show_new_token(now)
+            self._tell_slow_token(now)
+        # Without a token there is another cause, which is told.
+        if self.credentials.header(now) is not None and (error := self.link.notice(now)):
             self._note(logging.ERROR, error.str(), error)
 
     def _drain(self, now: float) -> None:
@@ -555,7 +629,12 @@ class ConsumerCore:
         """The stream to open now, or None."""
         if not self._wants_stream() or not self.link.may_open(now):
             return None
+        authorization = self.credentials.header(now)
+        if authorization is None:
+            # The token that is fetched opens the stream.
+            return None
         address = self.link.open(now)
+        self.credentials.opened(authorization)
         self._outbox.clear()
         self._outbox.append(self._join_request(now))
         self._polled_at = now
@@ -566,7 +645,7 @@ class ConsumerCore:
             self._outbox.append(service_pb.ConsumeRequest(subscription=nothing))
         self._leave_if_settled(now)
         self.flush(now)
-        return Connection(address, self.link.generation, self.take_outbox())
+        return Connection(address, self.link.generation, self.take_outbox(), authorization)
 
     def _join_request(self, now: float) -> service_pb.ConsumeRequest:
         config = self.config

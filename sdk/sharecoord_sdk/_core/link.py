@@ -12,6 +12,10 @@ from .status import StreamFailure, error_for_application
 
 # A stream that lived so long was a good one: the next back-off starts small again.
 _GOOD_STREAM_S: Final = 5.0
+# Waits of a consumer that is refused, doubling: somebody must change a credential or a rule, and
+# until then a coordinator must not be kept busy.
+_REFUSED_BACKOFF_S: Final = 1.0
+_REFUSED_BACKOFF_MAX_S: Final = 30.0
 
 
 class Phase(Enum):
@@ -104,8 +108,17 @@ class Link:
         self._told_away = False
         self._last_failure = None
 
-    def failed(self, failure: StreamFailure, now: float) -> KafkaError | None:
-        """Notes the end of the stream; returns the error to tell the application, if any."""
+    def failed(
+        self, failure: StreamFailure, now: float, *, again: bool = False
+    ) -> KafkaError | None:
+        """Notes the end of the stream; returns the error to tell the application, if any.
+
+        Args:
+            failure: How it ended.
+            now: The time.
+            again: Whether another attempt with other credentials is the answer: then nothing is
+                told, and the first such attempt is made at once.
+        """
         self._last_failure = failure
         if self._joined_at is not None and now - self._joined_at >= _GOOD_STREAM_S:
             self._failures_in_row = 0
@@ -113,17 +126,28 @@ class Link:
         if failure.is_silence and self.address in self._addresses:
             # A join there would wait for its whole time, while the next address may answer.
             self._next = self._addresses.index(self.address) + 1
-        self._wait(now, failure.retry_after_ms)
+        bounds = (self._backoff_s, self._backoff_max_s)
+        if failure.is_refusal and not again:
+            bounds = (_REFUSED_BACKOFF_S, _REFUSED_BACKOFF_MAX_S)
+        self._wait(now, failure.retry_after_ms, *bounds)
         if self._away_since is None:
             self._away_since = now
+        if again:
+            if self._failures_in_row == 1:
+                self.retry_at = now
+            return None
         return error_for_application(failure, self.address)
+
+    def hurry(self, now: float) -> None:
+        """Makes the next attempt at once: there is reason to expect another answer."""
+        self.retry_at = min(self.retry_at, now)
 
     def give_up_opening(self, now: float) -> bool:
         """Ends an attempt whose join has waited too long for its answer; whether there was one."""
         if self.phase is not Phase.OPENING or now - self._opened_at < self._connect_timeout_s:
             return False
         self._last_failure = StreamFailure("DEADLINE_EXCEEDED", "no answer to the join")
-        self._wait(now, None)
+        self._wait(now, None, self._backoff_s, self._backoff_max_s)
         return True
 
     def redirect(self, addresses: list[str], now: float) -> None:
@@ -150,9 +174,11 @@ class Link:
             return self._opened_at + self._connect_timeout_s
         return None
 
-    def _wait(self, now: float, retry_after_ms: int | None) -> None:
+    def _wait(
+        self, now: float, retry_after_ms: int | None, backoff_s: float, backoff_max_s: float
+    ) -> None:
         # The exponent is bounded so that no outage overflows it.
-        wait_s = min(self._backoff_max_s, self._backoff_s * 2 ** min(self._failures_in_row, 30))
+        wait_s = min(backoff_max_s, backoff_s * 2 ** min(self._failures_in_row, 30))
         self._failures_in_row += 1
         # Half fixed, half chance: many consumers that lost one coordinator spread out.
         wait_s = wait_s * (0.5 + self._chance() / 2)

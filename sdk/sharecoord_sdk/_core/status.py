@@ -10,6 +10,8 @@ from .errors import KafkaError
 #: Trailing metadata of every error of the coordinator.
 REASON_KEY: Final = "sharecoord-reason"
 RETRY_AFTER_KEY: Final = "sharecoord-retry-after-ms"
+#: What a caller may not use: `group:NAME` or `topic:NAME`; beside AUTHORIZATION_FAILED.
+RESOURCE_KEY: Final = "sharecoord-resource"
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,12 +23,24 @@ class StreamFailure:
         details: Text of the status.
         reason: `sharecoord-reason` of the trailing metadata, "" without.
         retry_after_ms: `sharecoord-retry-after-ms`, or None.
+        resource: `sharecoord-resource`, "" without.
     """
 
     code: str
     details: str = ""
     reason: str = ""
     retry_after_ms: int | None = None
+    resource: str = ""
+
+    @property
+    def is_unauthenticated(self) -> bool:
+        """Whether the other side did not accept the credential, or its time is over."""
+        return self.code == "UNAUTHENTICATED"
+
+    @property
+    def is_refusal(self) -> bool:
+        """Whether who calls is refused, so that a retry helps after somebody's change alone."""
+        return self.code in ("UNAUTHENTICATED", "PERMISSION_DENIED")
 
     @property
     def is_silence(self) -> bool:
@@ -39,8 +53,6 @@ _SILENCE: Final = ("(ping timeout)", "(keepalive timeout)")
 
 # Reasons of the coordinator's error table -> Kafka's codes.
 _BY_REASON: Final[dict[str, int]] = {
-    # Ours: the files or the callback that make the credentials failed.
-    "CREDENTIALS_UNUSABLE": KafkaError._AUTHENTICATION,
     "INVALID_REQUEST": KafkaError.INVALID_REQUEST,
     "INVALID_CONFIG": KafkaError.INVALID_CONFIG,
     "INVALID_RECORD_STATE": KafkaError.INVALID_RECORD_STATE,
@@ -57,6 +69,8 @@ _BY_REASON: Final[dict[str, int]] = {
     "AUTHORIZATION_FAILED": KafkaError.GROUP_AUTHORIZATION_FAILED,
     "LIMIT_EXCEEDED": KafkaError.THROTTLING_QUOTA_EXCEEDED,
     "GROUP_MAX_SIZE_REACHED": KafkaError.GROUP_MAX_SIZE_REACHED,
+    "QUOTA_EXCEEDED": KafkaError.THROTTLING_QUOTA_EXCEEDED,
+    "KEYS_UNAVAILABLE": KafkaError.COORDINATOR_NOT_AVAILABLE,
     "NOT_OWNER": KafkaError.NOT_LEADER_FOR_PARTITION,
     "DRAINING": KafkaError.COORDINATOR_NOT_AVAILABLE,
     "STORE_UNAVAILABLE": KafkaError.COORDINATOR_NOT_AVAILABLE,
@@ -92,6 +106,7 @@ _HTTP_FIX: Final = "an HTTP server or proxy answers there; is bootstrap.servers 
 _HINTS: Final[dict[str, str]] = {
     "UNIMPLEMENTED": "the peer speaks gRPC but not sharecoord.v1; is the address right?",
     "UNAUTHENTICATED": "check sasl.username and sasl.password, or oauth_cb",
+    "PERMISSION_DENIED": "no coordinator says so: is there a proxy or gateway in between?",
     "RESOURCE_EXHAUSTED": "the coordinator's limits.request.max.bytes is the most that it takes",
 }
 
@@ -112,6 +127,8 @@ def error_for_application(failure: StreamFailure, address: str) -> KafkaError | 
     if retriable and not told:
         return None
     code = _BY_REASON.get(failure.reason, _FINAL_BY_CODE.get(failure.code, KafkaError.UNKNOWN))
+    if code == KafkaError.GROUP_AUTHORIZATION_FAILED and failure.resource.startswith("topic:"):
+        code = KafkaError.TOPIC_AUTHORIZATION_FAILED
     return KafkaError(code, describe(failure, address), retriable=retriable)
 
 

@@ -9,6 +9,14 @@ same holds for NUL characters, which databases do not store in texts.
 
 from __future__ import annotations
 
+import re
+from typing import Final
+
+#: gRPC takes headers of 16 KiB together, at most.
+TOKEN_CHARS_MAX: Final = 15_000
+
+_TOKEN: Final = re.compile(r"[\x21-\x7e]+")
+
 
 def check_name(what: str, text: str) -> str:
     """Checks a text that names something: `what` is the argument or setting, for the error.
@@ -21,6 +29,19 @@ def check_name(what: str, text: str) -> str:
     if "\x00" in text:
         raise ValueError(f"{what} {text!r} holds a NUL character; remove it")
     return text
+
+
+def check_secret(what: str, text: str) -> str:
+    """Checks a text as `check_name` does; the error does not show it.
+
+    Raises:
+        ValueError: It holds a lone surrogate or a NUL character.
+    """
+    try:
+        return check_name(what, text)
+    except ValueError:
+        fix = "remove it, or encode what is not valid Unicode"
+        raise ValueError(f"{what} holds a NUL character or a lone surrogate; {fix}") from None
 
 
 def to_bytes(what: str, text: str, fix: str = "give bytes") -> bytes:
@@ -42,3 +63,8 @@ def escaped_text(text: str) -> str:
         # The caller names the type of a value that is no text.
         return text
     return text.encode(errors="backslashreplace").decode().replace("\x00", "\\x00")
+
+
+def is_token(text: str) -> bool:
+    """Whether a text can be shown as a bearer token: visible ASCII, not too long for a header."""
+    return bool(_TOKEN.fullmatch(text)) and len(text) <= TOKEN_CHARS_MAX

@@ -56,7 +56,7 @@ class Join(_message.Message):
     def __init__(self, group_id: _Optional[str] = ..., member_id: _Optional[str] = ..., client_id: _Optional[str] = ..., topics: _Optional[_Iterable[str]] = ..., acquire_mode: _Optional[_Union[_share_types_pb2.AcquireMode, str]] = ..., max_poll_records: _Optional[int] = ..., max_poll_interval_ms: _Optional[int] = ..., credit: _Optional[_Union[_share_types_pb2.Credit, _Mapping]] = ..., lock_book: _Optional[_Iterable[_Union[_share_types_pb2.HeldRange, _Mapping]]] = ..., sdk_version: _Optional[str] = ..., protocol_version: _Optional[int] = ..., rack_id: _Optional[str] = ..., join_number: _Optional[int] = ..., opens: _Optional[_Iterable[_Union[_share_types_pb2.Compression, str]]] = ...) -> None: ...
 
 class ConsumeRequest(_message.Message):
-    __slots__ = ("join", "credit", "acknowledgements", "acknowledge_id", "polled", "subscription", "paused", "leave", "busy_us", "may_wait", "lock_book", "not_polling")
+    __slots__ = ("join", "credit", "acknowledgements", "acknowledge_id", "polled", "subscription", "paused", "leave", "busy_us", "may_wait", "lock_book", "not_polling", "authorization")
     JOIN_FIELD_NUMBER: _ClassVar[int]
     CREDIT_FIELD_NUMBER: _ClassVar[int]
     ACKNOWLEDGEMENTS_FIELD_NUMBER: _ClassVar[int]
@@ -69,6 +69,7 @@ class ConsumeRequest(_message.Message):
     MAY_WAIT_FIELD_NUMBER: _ClassVar[int]
     LOCK_BOOK_FIELD_NUMBER: _ClassVar[int]
     NOT_POLLING_FIELD_NUMBER: _ClassVar[int]
+    AUTHORIZATION_FIELD_NUMBER: _ClassVar[int]
     join: Join
     credit: _share_types_pb2.Credit
     acknowledgements: _containers.RepeatedCompositeFieldContainer[_share_types_pb2.PartitionAcknowledgements]
@@ -81,7 +82,8 @@ class ConsumeRequest(_message.Message):
     may_wait: bool
     lock_book: _share_types_pb2.LockBook
     not_polling: bool
-    def __init__(self, join: _Optional[_Union[Join, _Mapping]] = ..., credit: _Optional[_Union[_share_types_pb2.Credit, _Mapping]] = ..., acknowledgements: _Optional[_Iterable[_Union[_share_types_pb2.PartitionAcknowledgements, _Mapping]]] = ..., acknowledge_id: _Optional[int] = ..., polled: bool = ..., subscription: _Optional[_Union[Subscription, _Mapping]] = ..., paused: _Optional[_Union[PausedPartitions, _Mapping]] = ..., leave: bool = ..., busy_us: _Optional[int] = ..., may_wait: bool = ..., lock_book: _Optional[_Union[_share_types_pb2.LockBook, _Mapping]] = ..., not_polling: bool = ...) -> None: ...
+    authorization: str
+    def __init__(self, join: _Optional[_Union[Join, _Mapping]] = ..., credit: _Optional[_Union[_share_types_pb2.Credit, _Mapping]] = ..., acknowledgements: _Optional[_Iterable[_Union[_share_types_pb2.PartitionAcknowledgements, _Mapping]]] = ..., acknowledge_id: _Optional[int] = ..., polled: bool = ..., subscription: _Optional[_Union[Subscription, _Mapping]] = ..., paused: _Optional[_Union[PausedPartitions, _Mapping]] = ..., leave: bool = ..., busy_us: _Optional[int] = ..., may_wait: bool = ..., lock_book: _Optional[_Union[_share_types_pb2.LockBook, _Mapping]] = ..., not_polling: bool = ..., authorization: _Optional[str] = ...) -> None: ...
 
 class Subscription(_message.Message):
     __slots__ = ("topics",)

@@ -15,6 +15,9 @@ from sharecoord_sdk._admin import calls
 from sharecoord_sdk._admin.calls import Call
 from sharecoord_sdk._admin.errors import AdminError, kafka_broker
 from sharecoord_sdk._admin.route import Route, speaks_kafka
+from sharecoord_sdk._core.credentials import metadata_of
+from sharecoord_sdk._core.tls_files import TlsMaterial
+from sharecoord_sdk._tokens import outcome_of, token_source
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -46,7 +49,11 @@ class AdminClient:
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._route = Route(args, kwargs)
-        self._channels: dict[str, grpc.Channel] = {}
+        self._token_source = token_source(self._route.config.sasl)
+        self._token_lock = threading.Lock()
+        # By address: what its channel was made with, and the channel; and the channel before.
+        self._channels: dict[str, tuple[TlsMaterial | None, grpc.Channel]] = {}
+        self._former: dict[str, grpc.Channel] = {}
         self._lock = threading.Lock()
 
     def __enter__(self) -> Self:
@@ -58,8 +65,11 @@ class AdminClient:
     def close(self) -> None:
         """Closes the connections. A second call does nothing."""
         self._route.close()
-        channels, self._channels = self._channels, {}
-        for channel in channels.values():
+        with self._lock:
+            channels = [channel for _, channel in self._channels.values()]
+            channels += self._former.values()
+            self._channels, self._former = {}, {}
+        for channel in channels:
             channel.close()
 
     list_groups = _method(calls.list_groups)
@@ -109,15 +119,49 @@ class AdminClient:
         raise error
 
     def _send(self, address: str, call: Call[Any]) -> Message:
-        config = self._route.config
-        with self._lock:
-            channel = self._channels.get(address)
-            if channel is None:
-                channel = self._channels[address] = open_channel(address, config.tls)
+        shown = self._authorization()
+        try:
+            return self._send_with(address, call, shown)
+        except grpc.RpcError as raised:
+            if not self._route.asks_anew(failure_of(raised), shown):
+                raise
+        # A refused call has changed nothing.
+        return self._send_with(address, call, self._authorization())
+
+    def _authorization(self) -> str:
+        """What a call shows, after a fetch of a token that is due."""
+        route = self._route
+        if route.is_token_due:
+            with self._token_lock:
+                if route.begin_fetch():
+                    route.token_came(outcome_of(self._token_source))
+        return route.authorization()
+
+    def _send_with(self, address: str, call: Call[Any], authorization: str) -> Message:
+        channel = self._channel(address)
         method: Any = channel.unary_unary(
             call.path, request_serializer=encode, response_deserializer=call.answer.FromString
         )
         answer: Message = method(
-            call.request, timeout=config.api_timeout_s, metadata=self._route.metadata()
+            call.request,
+            timeout=self._route.config.api_timeout_s,
+            metadata=metadata_of(authorization),
         )
         return answer
+
+    def _channel(self, address: str) -> grpc.Channel:
+        """The channel to an address; another one when the files of TLS have changed."""
+        tls = self._route.tls
+        with self._lock:
+            found = self._channels.get(address)
+            if found is not None and found[0] == tls:
+                return found[1]
+            channel = open_channel(address, tls)
+            self._channels[address] = tls, channel
+            # Calls on the former one have the time between two rotations.
+            older = None if found is None else self._former.pop(address, None)
+            if found is not None:
+                self._former[address] = found[1]
+        if older is not None:
+            older.close()
+        return channel

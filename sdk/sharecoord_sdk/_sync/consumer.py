@@ -16,17 +16,20 @@ from sharecoord_sdk._core.core import Arrival, Connection
 from sharecoord_sdk._core.errors import KafkaException
 from sharecoord_sdk._core.records import Message, Messages, TopicPartition
 from sharecoord_sdk._proto import share_service_pb2 as service_pb
+from sharecoord_sdk._tokens import token_source
 
 from .stream import END_S, Reminder, Stream
+from .tokens import TokenTimer
 from .unseen import Inbox
 
 T = TypeVar("T")
 
 
 class _StreamSlot:
-    __slots__ = ("ending", "stream")
+    __slots__ = ("ending", "stream", "tokens")
 
-    def __init__(self) -> None:
+    def __init__(self, tokens: TokenTimer) -> None:
+        self.tokens = tokens
         self.stream: Stream | None = None
         #: Earlier streams: cancelled or broken, and perhaps not quite at their end.
         self.ending: list[Stream] = []
@@ -42,6 +45,7 @@ def _abandon(slot: _StreamSlot, pid: int) -> None:
     """Ends the stream of a consumer that was dropped without `close`."""
     # In a forked child the call belongs to the parent: leave it alone.
     if os.getpid() == pid:
+        slot.tokens.cancel()
         slot.cancel()
 
 
@@ -77,7 +81,8 @@ class ShareConsumer(BaseShareConsumer):
         self._inbox = Inbox(self)
         # Arrivals that `_wait` took out of the inbox.
         self._early: deque[Arrival] = deque()
-        self._slot = _StreamSlot()
+        self._token_source = token_source(self._config.sasl)
+        self._slot = _StreamSlot(TokenTimer(self))
         self._finalizer = weakref.finalize(self, _abandon, self._slot, self._pid)
 
     def subscribe(self, topics: list[str]) -> None:
@@ -182,6 +187,7 @@ class ShareConsumer(BaseShareConsumer):
         if self._core is None or not self._closed:
             return
         self._finalizer.detach()
+        self._slot.tokens.cancel()
         self._slot.cancel()
         deadline = time.monotonic() + END_S
         while self._slot.ending:
@@ -219,10 +225,12 @@ class ShareConsumer(BaseShareConsumer):
         while not self._inbox.empty():
             yield self._inbox.get_nowait()
 
-    def _open_stream(self, connection: Connection, metadata: list[tuple[str, str]]) -> None:
+    def _open_stream(self, connection: Connection) -> None:
         self._slot.cancel()
         self._slot.ending = [stream for stream in self._slot.ending if not stream.is_over]
-        self._slot.stream = Stream(connection, self._config.tls, metadata, self._inbox)
+        tls = self._config.tls
+        material = None if tls is None else tls.current()
+        self._slot.stream = Stream(connection, material, self._inbox)
 
     def _send(self, requests: Iterable[service_pb.ConsumeRequest]) -> None:
         if self._slot.stream is not None:
@@ -234,6 +242,12 @@ class ShareConsumer(BaseShareConsumer):
     def _send_held_at(self, at: float) -> None:
         if self._slot.stream is not None:
             self._slot.stream.remind(Reminder(at, weakref.ref(self)))
+
+    def _fetch_token_at(self, at: float) -> None:
+        self._slot.tokens.schedule(at)
+
+    def _arrived(self, arrival: Arrival) -> None:
+        self._inbox.put(arrival)
 
     def _caller_id(self) -> int:
         return threading.get_ident()

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import grpc
 
 from sharecoord_sdk._core import frames
-from sharecoord_sdk._core.config import TlsConfig
 from sharecoord_sdk._core.core import Arrival, Connection
 from sharecoord_sdk._core.status import StreamFailure
+from sharecoord_sdk._core.tls_files import TlsMaterial
 from sharecoord_sdk._grpc import CONSUME, encode, failure_of, open_channel
 from sharecoord_sdk._proto import share_service_pb2 as service_pb
 
@@ -116,8 +116,7 @@ class Stream:
     def __init__(
         self,
         connection: Connection,
-        tls: TlsConfig | None,
-        metadata: list[tuple[str, str]],
+        tls: TlsMaterial | None,
         inbox: Inbox,
     ) -> None:
         self._pid = os.getpid()
@@ -131,7 +130,7 @@ class Stream:
         )
         self._sender, self._events = _GrpcThread(), _GrpcThread()
         try:
-            self._start(method, channel, metadata, inbox, connection.generation)
+            self._start(method, channel, connection, inbox)
         except BaseException:
             # A thread could not be started, say: nothing of the call may go on without a reader.
             channel.close()
@@ -145,11 +144,11 @@ class Stream:
         self,
         method: Any,
         channel: grpc.Channel,
-        metadata: list[tuple[str, str]],
+        connection: Connection,
         inbox: Inbox,
-        generation: int,
     ) -> None:
-        self._call: Any = method(_Requests(self._outbox, self._sender), metadata=tuple(metadata))
+        generation, metadata = connection.generation, connection.metadata
+        self._call: Any = method(_Requests(self._outbox, self._sender), metadata=metadata)
         # grpc calls back at the end of the call, in the thread that brings events.
         self._is_watched: bool = self._call.add_callback(self._events.register)
         self._reader = Thread(

@@ -6,27 +6,19 @@ goes back in time (`ConsumerCore.hand_back_unseen`), on the timer's thread, whic
 
 from __future__ import annotations
 
-import atexit
 import math
-import os
 import time
 import weakref
 from queue import SimpleQueue
 from threading import Timer
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from sharecoord_sdk._core.core import Arrival
 
+from . import timers
+
 if TYPE_CHECKING:
     from sharecoord_sdk._core.base import BaseShareConsumer
-
-# The thread of a timer is waited for: see `_sync/stream.py`.
-END_S: Final = 1.0
-
-# Timers whose threads run. A forked child has none.
-_TIMERS: Final[set[Timer]] = set()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_TIMERS.clear)
 
 
 class Inbox(SimpleQueue[Arrival]):
@@ -39,9 +31,7 @@ class Inbox(SimpleQueue[Arrival]):
         self._timer: Timer | None = None
 
     def __del__(self) -> None:
-        if self._timer in _TIMERS:
-            self._timer.cancel()
-            _TIMERS.discard(self._timer)
+        timers.cancel(self._timer)
 
     def put(self, item: Arrival, block: bool = True, timeout: float | None = None) -> None:  # noqa: FBT001, FBT002
         super().put(item, block, timeout)
@@ -51,27 +41,23 @@ class Inbox(SimpleQueue[Arrival]):
         """Schedules the hand-back of unseen records of its consumer; inf = never."""
         if at == math.inf or self._timer is not None:
             return
-        wait_s = max(0.0, at - time.monotonic())
-        timer = Timer(wait_s, _hand_back, (weakref.ref(self),))
-        timer.name, timer.daemon = "sharecoord-unseen", True
+        wait_s = at - time.monotonic()
+        timer = timers.make("sharecoord-unseen", wait_s, _hand_back, weakref.ref(self))
         self._timer = timer
-        # Before it starts: it may be over at once.
-        _TIMERS.add(timer)
         try:
-            timer.start()
+            timers.start(timer)
         except BaseException:
-            _TIMERS.discard(timer)
             self._timer = None
             raise
 
     def forget(self) -> None:
         """Schedules nothing more, and waits for the timer's thread."""
         timer, self._timer = self._timer, None
-        if timer in _TIMERS:
-            _end(timer)
+        if timer is not None and timers.is_known(timer):
+            timers.end(timer)
 
     def hand_back(self) -> None:
-        _TIMERS.discard(self._timer)
+        timers.forget(self._timer)
         self._timer = None
         consumer = self._consumer()
         if consumer is not None:
@@ -82,16 +68,3 @@ def _hand_back(inbox: weakref.ref[Inbox]) -> None:
     found = inbox()
     if found is not None:
         found.hand_back()
-
-
-def _end(timer: Timer) -> None:
-    timer.cancel()
-    if timer.is_alive():
-        timer.join(END_S)
-    _TIMERS.discard(timer)
-
-
-@atexit.register
-def _end_all() -> None:
-    for timer in list(_TIMERS):
-        _end(timer)

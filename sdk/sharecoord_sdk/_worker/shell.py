@@ -25,7 +25,6 @@ from sharecoord_sdk._core.config_table import POLL_RECORDS_MAX
 from sharecoord_sdk._core.core import Arrival
 from sharecoord_sdk._core.errors import KafkaException
 from sharecoord_sdk._core.records import Message, message_at, messages_of
-from sharecoord_sdk._core.status import StreamFailure
 
 from .batches import refuse_unopened, unopened_in
 from .checkpoints import WorkerCheckpoints
@@ -307,11 +306,7 @@ class Shell(AsyncShareConsumer):
 
     @_guarded
     def _arrived(self, arrival: Arrival) -> None:
-        core = self._rules
-        if isinstance(arrival.content, StreamFailure):
-            core.stream_ended(arrival.generation, arrival.content, arrival.received_at)
-        else:
-            core.received(arrival.generation, arrival.content, arrival.received_at)
+        self._rules.arrived(arrival, arrival.received_at)
         self._soon()
 
     def _soon(self) -> None:

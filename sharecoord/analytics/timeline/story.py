@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
+from sharecoord.core.dispatch.pauses import OPERATOR
 from sharecoord.eventlog.schema import EventKind, GroupEvent, RangeEvent
 
 Event = Mapping[str, Any]
@@ -132,6 +133,14 @@ def _plain(text: str) -> Teller:
     return tell
 
 
+def _forced(text: str) -> Teller:
+    def tell(event: Event) -> str:
+        by = event.get("reason") or OPERATOR
+        return text.format(by="an operator" if by == OPERATOR else by) + _among(event)
+
+    return tell
+
+
 _RANGE_SENTENCES = {
     RangeEvent.ENTERED: _plain("read, and held back until earlier records of its key are done"),
     RangeEvent.ACQUIRED: _acquired,
@@ -146,9 +155,9 @@ _RANGE_SENTENCES = {
     RangeEvent.GAP: _plain("there is no record (compacted, aborted or a control record)"),
     RangeEvent.LOG_START: _plain("archived: the log's start passed it"),
     RangeEvent.TRUNCATED: _plain("the log lost everything from offset {first} on"),
-    RangeEvent.RELEASED_BY_ADMIN: _plain("released by an operator"),
-    RangeEvent.ARCHIVED_BY_ADMIN: _plain("archived by an operator"),
-    RangeEvent.FINISHED_BY_ADMIN: _plain("taken for done by an operator"),
+    RangeEvent.RELEASED_BY_ADMIN: _forced("released by {by}"),
+    RangeEvent.ARCHIVED_BY_ADMIN: _forced("archived by {by}"),
+    RangeEvent.FINISHED_BY_ADMIN: _forced("taken for done by {by}"),
     RangeEvent.RESET: _plain("the group's start offset was set to {first}"),
     RangeEvent.DEAD_LETTERED: _plain("its dead letter is safe"),
 }

@@ -26,7 +26,11 @@ _SETTING_OF: Final = {
 
 @click.command()
 @click.option("--kafka", metavar="HOST:PORT[,...]", help="Kafka's bootstrap servers.")
-@click.option("--store", metavar="URL", help="sqlite:///PATH, postgresql://…, mysql://…, memory:")
+@click.option(
+    "--store",
+    metavar="URL",
+    help="sqlite:///PATH, postgresql://USER:${file:PATH}@…, mysql://…, memory:",
+)
 @click.option(
     "--listen", metavar="HOST:PORT|unix:PATH", help="Where workers connect; port 0 = any."
 )
@@ -70,6 +74,9 @@ def serve(
     Without options: Kafka at localhost:9092, a SQLite file below $XDG_STATE_HOME (its path is
     printed), workers at localhost:7070. Settings come from flags, then SHARECOORD_* variables,
     then --kafka-config, then --config, then defaults.
+
+    A command line can be read by every user of the machine: give a password in a file or a
+    variable, or write ${file:PATH} or ${env:NAME} in its place.
     """
     # A flag that was not given leaves --set alone.
     own = {_SETTING_OF[name]: value for name, value in given.items() if value not in (None, False)}

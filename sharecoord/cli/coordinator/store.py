@@ -32,7 +32,8 @@ store_options: Final = options(
         "url",
         metavar="URL",
         help="The store, as for serve: sqlite:///PATH, postgresql://…, mysql://…; without it "
-        "what serve would take (SHARECOORD_STORE__URL, --config, or its default).",
+        "what serve would take (SHARECOORD_STORE__URL, --config, or its default). A password "
+        "belongs into the last two, or is written as ${file:PATH} or ${env:NAME}.",
     ),
     click.option("--config", "config_file", type=FILE, help="YAML file, as for serve."),
 )

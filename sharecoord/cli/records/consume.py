@@ -14,9 +14,9 @@ import click
 from sharecoord.cli.failures import EXIT_INTERRUPTED, Failure
 from sharecoord.cli.options import (
     FILE,
+    Connection,
     Services,
     connection_options,
-    connection_settings,
     parse_pair,
 )
 from sharecoord.cli.output import note
@@ -80,8 +80,7 @@ _START_WORDS: Final = {
 @click.pass_context
 def consume(
     ctx: click.Context,
-    bootstrap_server: str,
-    command_config: Path | None,
+    connection: Connection,
     topic: str,
     group: str,
     max_messages: int | None,
@@ -101,7 +100,7 @@ def consume(
     if reject and release:
         raise click.UsageError("--reject and --release exclude each other.")
     formatter = make_formatter(properties)
-    settings = connection_settings(bootstrap_server, command_config or consumer_config)
+    settings = connection.settings(consumer_config)
     services = ctx.ensure_object(Services)
     with services.make_admin(dict(settings)) as admin:
         tell_start(admin, group, topic)

@@ -40,7 +40,7 @@ class Pause(NamedTuple):
     since_ms: int
     """By the store's clock."""
     by: str
-    """OPERATOR or FLOOD_BREAKER."""
+    """The principal (`User:alice`), OPERATOR where it is not known, or FLOOD_BREAKER."""
     reason: str = ""
     """The cause in words; "" = none given."""
 

@@ -14,6 +14,7 @@ import structlog
 
 from sharecoord.errors import InvalidConfigError
 from sharecoord.kafka.wire.keys import Settings, flag
+from sharecoord.security.key_pairs import certificates_in, first_end_s
 
 log = structlog.get_logger(__name__)
 
@@ -39,23 +40,49 @@ class Tls:
             InvalidConfigError: One can not be read, or two do not belong together.
         """
         self._settings = settings
-        self._stamp = self._refused = self._look()
-        self._context = _context(settings)
+        self._stamp = self._refused = self._stamps()
+        self._context = self._told = _context(settings)
+        self.ends_s = _ends_s(settings)
+        """By setting: when the certificate that brokers are shown ends, in seconds since 1970."""
+        self.problem = ""
+        """Why the files on disk are not in force; "" = they are."""
+
+    @property
+    def settings(self) -> str:
+        """The names of the settings of its files, for people."""
+        return ", ".join(f"kafka.{key}" for key in _FILES if self._settings.get(key))
 
     def context(self) -> ssl.SSLContext:
-        """For the next connection."""
-        stamp = self._look()
-        if stamp not in (self._stamp, self._refused):
-            try:
-                self._context = _context(self._settings)
-                self._stamp = stamp
-                log.info("kafka certificates read again")
-            except InvalidConfigError as error:
-                self._refused = stamp
-                log.warning("kafka certificates changed, the old ones stay", why=error.message)
+        """For the next connection: of the files as they are now."""
+        self._read_changes()
         return self._context
 
-    def _look(self) -> _Stamp:
+    def look(self) -> bool:
+        """Reads the files again if they have changed; returns whether they did since the last look.
+
+        A connection may have been the first to see the change.
+        """
+        self._read_changes()
+        before, self._told = self._told, self._context
+        return before is not self._told
+
+    def _read_changes(self) -> None:
+        stamp = self._stamps()
+        if stamp == self._stamp:
+            self.problem = ""
+        if stamp in (self._stamp, self._refused):
+            return
+        try:
+            self._context = _context(self._settings)
+        except InvalidConfigError as error:
+            self._refused, self.problem = stamp, error.message
+            log.warning("kafka certificates changed, the old ones stay", why=error.message)
+            return
+        self.ends_s = _ends_s(self._settings)
+        self._stamp, self.problem = stamp, ""
+        log.info("kafka certificates read again")
+
+    def _stamps(self) -> _Stamp:
         return tuple(_stamp(str(self._settings.get(key) or "")) for key in _FILES)
 
 
@@ -65,6 +92,24 @@ def _stamp(place: str) -> tuple[int, int, int] | None:
     except OSError:
         return None
     return found and (found.st_mtime_ns, found.st_size, found.st_ino)
+
+
+def _ends_s(settings: Settings) -> dict[str, float]:
+    """When the certificate of the settings ends; empty without one, or when its date is not read.
+
+    The file was good enough for OpenSSL before it came here.
+    """
+    source = _source(settings, "ssl.certificate")
+    if source is None:
+        return {}
+    place, is_pem = source
+    setting = f"kafka.ssl.certificate.{'pem' if is_pem else 'location'}"
+    try:
+        pem = place.encode() if is_pem else Path(place).read_bytes()
+        return {setting: first_end_s(certificates_in(setting, pem))}
+    except (OSError, InvalidConfigError) as error:
+        log.warning("the end of a certificate is not known", setting=setting, why=str(error))
+        return {}
 
 
 def _context(settings: Settings) -> ssl.SSLContext:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from sharecoord.config.group import (
     GROUP_SETTINGS,
+    GroupConfig,
     GroupConfigEntry,
     resolve,
     validate_group_overrides,
@@ -15,6 +17,16 @@ from sharecoord.eventlog.schema import GroupEvent
 from sharecoord.runtime.admin.group_access import GroupAccess
 from sharecoord.runtime.admin.keys import refuse_while_blocked
 from sharecoord.runtime.group.events import tell
+
+
+class ConfigChange(NamedTuple):
+    """Values in force of the settings that a command has named, as text.
+
+    A deleted setting that this release does not know has none afterwards.
+    """
+
+    before: Mapping[str, str]
+    after: Mapping[str, str]
 
 
 class ConfigCommands(GroupAccess):
@@ -47,8 +59,10 @@ class ConfigCommands(GroupAccess):
         deleted: Sequence[str],
         *,
         validate_only: bool = False,
-    ) -> None:
+    ) -> ConfigChange:
         """Sets and deletes settings of a group, all or nothing; makes the group when it is new.
+
+        Returns the values in force before and afterwards; with `validate_only` what they would be.
 
         Raises:
             InvalidConfigError: A name or a value is bad, or the settings contradict each other.
@@ -58,7 +72,7 @@ class ConfigCommands(GroupAccess):
         both = sorted(set(set_values) & set(deleted))
         if both:
             raise InvalidRequestError(f"{both[0]} is set and deleted at once; do one of both")
-        await self._to_the_end(
+        return await self._to_the_end(
             self._alter(group_id, set_values, deleted, validate_only=validate_only)
         )
 
@@ -69,11 +83,15 @@ class ConfigCommands(GroupAccess):
         deleted: Sequence[str],
         *,
         validate_only: bool,
-    ) -> None:
+    ) -> ConfigChange:
         async with self._altering:
             groups, _ = await self._load()
             row = groups.get(group_id)
             config = {} if row is None else dict(row.config)
+            in_force = self._config(row)
+            names = [*set_values, *deleted]
+            before = {name: config[name] for name in names if name in config}
+            before |= _named(in_force, names)
             for name in deleted:
                 if name not in config:
                     # A setting that another release has stored may be deleted.
@@ -84,13 +102,14 @@ class ConfigCommands(GroupAccess):
             )
             wanted = resolve(checked, self._context.group_defaults)
             refuse_while_blocked(row, wanted)
-            if wanted.ordering is not self._config(row).ordering:
+            if wanted.ordering is not in_force.ordering:
                 await self._coordinator.lanes.check_reordering(group_id, wanted)
             if "errors.deadletterqueue.topic.name" in set_values:
                 await self._check_dead_letters(group_id, checked)
             self._coordinator.groups.check_room(group_id)
+            change = ConfigChange(before, _named(wanted, names))
             if validate_only:
-                return
+                return change
             try:
                 await self._context.caller.call(
                     self._context.store.save_group_config,
@@ -102,6 +121,7 @@ class ConfigCommands(GroupAccess):
                 changed += [f"{name} deleted" for name in deleted]
                 said = ", ".join(changed)
                 tell(self._context, group_id, GroupEvent.CONFIGURED, reason=said)
+                return change
             finally:
                 # Also after an error: the stored settings are those in force.
                 await self._refresh(group_id)
@@ -119,3 +139,9 @@ class ConfigCommands(GroupAccess):
                 metadata={"key": "errors.deadletterqueue.topic.name", "value": topic},
             )
         await self._context.dead_letters.ensure(topic, create=config.dlq_auto_create)
+
+
+def _named(config: GroupConfig, names: Iterable[str]) -> dict[str, str]:
+    """The values of these settings, as text."""
+    wanted = frozenset(names)
+    return {entry.name: entry.value for entry in config.entries() if entry.name in wanted}

@@ -20,6 +20,7 @@ from sharecoord.core.changes import (
     PartitionCommit,
     PartitionKey,
 )
+from sharecoord.core.dispatch.pauses import OPERATOR
 from sharecoord.core.partition import passed_over
 from sharecoord.core.partition.share_partition import Decision, SharePartition
 from sharecoord.core.settings import PartitionSettings
@@ -95,6 +96,7 @@ class ForceCommands(GroupAccess):
         action: ForceAction,
         *,
         dry_run: bool = False,
+        by: str = OPERATOR,
     ) -> list[ForcedRange]:
         """Skips, finishes or releases these offsets, whoever holds them and whoever owns them.
 
@@ -128,23 +130,24 @@ class ForceCommands(GroupAccess):
             delayed_max(self._context, settings),
             dry_run=dry_run,
         )
-        await self._to_the_end(self._force(key, change))
+        await self._to_the_end(self._force(key, change, by))
         return change.results
 
-    async def _force(self, key: PartitionKey, change: ForcedChange) -> None:
+    async def _force(self, key: PartitionKey, change: ForcedChange, by: str) -> None:
         store, caller = self._context.store, self._context.caller
         try:
             if not await caller.call(store.change_partition, key, change):
                 raise no_share_partition(key.group_id, key.topic, key.partition)
             if change.dry_run or not change.change_sequence:
                 return
-            tell_forced(self._context, key, change.changes, change.change_sequence)
+            tell_forced(self._context, key, change.changes, change.change_sequence, by)
         except StoreOutcomeUnknownError:
             await self._reload(key.group_id, [key])
             raise
         await self._reload(key.group_id, [key])
         changed = [(e.first_offset, e.last_offset) for e in change.results if e.changed]
-        log.info("records forced", partition=key, action=change.action.value, offsets=changed)
+        said = change.action.value
+        log.info("records forced", partition=key, action=said, offsets=changed, by=by)
 
     async def _key_of(self, group_id: str, place: tuple[str, int]) -> PartitionKey:
         for row in await self._log_rows(group_id):

@@ -11,6 +11,7 @@ import structlog
 
 from sharecoord.config.group import GroupConfig, Ordering
 from sharecoord.core.changes import GroupRow, PartitionRow
+from sharecoord.core.dispatch.pauses import OPERATOR
 from sharecoord.core.limits import BLOCKED_KEY_BYTES_MAX, BLOCKED_KEYS_MAX, REASON_BYTES_MAX
 from sharecoord.core.order.blocked_keys import hash_of
 from sharecoord.core.states import RecordState
@@ -39,7 +40,9 @@ class BlockedKey:
 class KeyCommands(GroupAccess):
     """The commands about blocked keys."""
 
-    async def block_keys(self, group_id: str, keys: Sequence[bytes], reason: str = "") -> None:
+    async def block_keys(
+        self, group_id: str, keys: Sequence[bytes], reason: str = "", *, by: str = OPERATOR
+    ) -> None:
         """Hands out nothing of these keys from now on; what is under a lock runs on.
 
         Makes the group when it is new. A key that is blocked already keeps its time and gets the
@@ -54,9 +57,9 @@ class KeyCommands(GroupAccess):
             raise InvalidRequestError(
                 f"reason has {len(reason.encode())} bytes; at most {REASON_BYTES_MAX}"
             )
-        await self._to_the_end(self._block(group_id, dict.fromkeys(keys, reason)))
+        await self._to_the_end(self._block(group_id, dict.fromkeys(keys, reason), by))
 
-    async def _block(self, group_id: str, blocked: Mapping[bytes, str]) -> None:
+    async def _block(self, group_id: str, blocked: Mapping[bytes, str], by: str) -> None:
         async with self._altering:
             groups, _ = await self._load()
             ordering = self._config(groups.get(group_id)).ordering
@@ -68,11 +71,14 @@ class KeyCommands(GroupAccess):
             self._coordinator.groups.check_room(group_id)
             await self._save_keys(group_id, blocked, ())
             reason = next(iter(blocked.values()))
-            said = f"{_said(list(blocked))}: {reason}" if reason else _said(list(blocked))
+            keys = _said(list(blocked))
+            said = f"{keys} by {by}: {reason}" if reason else f"{keys} by {by}"
             tell(self._context, group_id, GroupEvent.KEYS_BLOCKED, reason=said)
-            log.info("keys blocked", group=group_id, keys=_said(list(blocked)), why=reason)
+            log.info("keys blocked", group=group_id, keys=keys, by=by, why=reason)
 
-    async def unblock_keys(self, group_id: str, keys: Sequence[bytes]) -> list[bytes]:
+    async def unblock_keys(
+        self, group_id: str, keys: Sequence[bytes], *, by: str = OPERATOR
+    ) -> list[bytes]:
         """Hands out records of these keys again, in their order.
 
         Returns the keys that were not blocked.
@@ -82,17 +88,18 @@ class KeyCommands(GroupAccess):
             InvalidRequestError: No key, or one that is too long.
         """
         _check_keys(keys)
-        return await self._to_the_end(self._unblock(group_id, list(dict.fromkeys(keys))))
+        return await self._to_the_end(self._unblock(group_id, list(dict.fromkeys(keys)), by))
 
-    async def _unblock(self, group_id: str, keys: Sequence[bytes]) -> list[bytes]:
+    async def _unblock(self, group_id: str, keys: Sequence[bytes], by: str) -> list[bytes]:
         async with self._altering:
             group, _ = await self._existing(group_id)
             known = {entry.key for entry in group.blocked_keys}
             found = [key for key in keys if key in known]
             if found:
                 await self._save_keys(group_id, {}, found)
-                tell(self._context, group_id, GroupEvent.KEYS_UNBLOCKED, reason=_said(found))
-                log.info("keys unblocked", group=group_id, keys=_said(found))
+                said = _said(found)
+                tell(self._context, group_id, GroupEvent.KEYS_UNBLOCKED, reason=f"{said} by {by}")
+                log.info("keys unblocked", group=group_id, keys=said, by=by)
             return [key for key in keys if key not in known]
 
     async def _save_keys(

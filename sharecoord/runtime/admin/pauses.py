@@ -70,11 +70,16 @@ class PauseCommands(GroupAccess):
         _, members = await self._existing(group_id)
         await self._check_scopes(group_id, scopes, members)
         pauses = [Pause(scope, self._context.clock.store_now_ms(), by, reason) for scope in scopes]
-        change = await self._to_the_end(self._change_pauses(group_id, pauses, ()))
+        change = await self._to_the_end(self._change_pauses(group_id, pauses, (), by))
         return _answer(change, scopes, pausing=True)
 
     async def resume_group(
-        self, group_id: str, topics: Targets = (), member_ids: Sequence[str] = ()
+        self,
+        group_id: str,
+        topics: Targets = (),
+        member_ids: Sequence[str] = (),
+        *,
+        by: str = OPERATOR,
     ) -> PauseAnswer:
         """Ends exactly these pauses; a topic of a group may stay paused when the group goes on.
 
@@ -82,11 +87,11 @@ class PauseCommands(GroupAccess):
             GroupNotFoundError: There is no such group.
         """
         scopes = _scopes(topics, member_ids)
-        change = await self._to_the_end(self._change_pauses(group_id, (), scopes))
+        change = await self._to_the_end(self._change_pauses(group_id, (), scopes, by))
         return _answer(change, scopes, pausing=False)
 
     async def _change_pauses(
-        self, group_id: str, pause: Sequence[Pause], resume: Sequence[PauseScope]
+        self, group_id: str, pause: Sequence[Pause], resume: Sequence[PauseScope], by: str
     ) -> PausesChanged:
         store, caller = self._context.store, self._context.caller
         try:
@@ -100,10 +105,10 @@ class PauseCommands(GroupAccess):
         await self._refresh(group_id)
         # What was acquired before has left by then, so that nothing comes after the answer.
         await self._context.committed()
-        self._tell_pauses(group_id, change)
+        self._tell_pauses(group_id, change, by)
         return change
 
-    def _tell_pauses(self, group_id: str, change: PausesChanged) -> None:
+    def _tell_pauses(self, group_id: str, change: PausesChanged, by: str) -> None:
         before, after = set(change.before), set(change.row.pauses)
         for pause in (*(after - before), *(before - after)):
             scope, is_new = pause.scope, pause in after
@@ -113,10 +118,10 @@ class PauseCommands(GroupAccess):
                 GroupEvent.PAUSED if is_new else GroupEvent.RESUMED,
                 place=(scope.topic or None, scope.partition),
                 member_id=scope.member_id or None,
-                reason=str(pause) if is_new else None,
+                reason=str(pause) if is_new else by,
             )
             said = "paused" if is_new else "resumed"
-            log.info(said, group=group_id, what=str(scope), by=pause.by, why=pause.reason)
+            log.info(said, group=group_id, what=str(scope), by=by, why=pause.reason)
 
     async def _check_scopes(
         self, group_id: str, scopes: Sequence[PauseScope], members: Sequence[MemberRow]

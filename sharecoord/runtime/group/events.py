@@ -31,6 +31,10 @@ FORCED_COLUMNS = (
     "records",
     "delivery_count",
     "member_id",
+    "reason",
+)
+BY_ADMIN = frozenset(
+    {RangeEvent.RELEASED_BY_ADMIN, RangeEvent.ARCHIVED_BY_ADMIN, RangeEvent.FINISHED_BY_ADMIN}
 )
 RESET_COLUMNS = (
     "topic",
@@ -92,9 +96,13 @@ def tell_reset(context: Context, group_id: str, rows: Mapping[PartitionKey, Part
 
 
 def tell_forced(
-    context: Context, key: PartitionKey, changes: Sequence[RangeChange], change_sequence: int
+    context: Context,
+    key: PartitionKey,
+    changes: Sequence[RangeChange],
+    change_sequence: int,
+    by: str,
 ) -> None:
-    """Writes what an operator did to records, under the change sequence that the store has now."""
+    """Writes what `by` did to records, under the change sequence that the store has now."""
     if context.events is None:
         return
     rows: list[EventRow] = []
@@ -111,6 +119,7 @@ def tell_forced(
                 change.last - change.first + 1,
                 0 if (known := new or old) is None else known.delivery_count,
                 None if old is None else old.member_id,
+                by if change.event in BY_ADMIN else None,
             )
         )
     common = range_values(key)

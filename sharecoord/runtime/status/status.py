@@ -7,7 +7,7 @@ reader never sees half of one.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from sharecoord.core.dispatch.pauses import FLOOD_BREAKER
@@ -21,6 +21,7 @@ from sharecoord.runtime.kernel.supervisor import Supervisor
 from sharecoord.runtime.member.session import Hindrance
 from sharecoord.runtime.memory.use import MemoryFigures, partition_bytes
 from sharecoord.runtime.partition.claimed import ActorState
+from sharecoord.security.audit import AuditFigures
 
 STALL_AFTER_S = 10.0
 """A loop that has not ticked for so long counts as dead."""
@@ -107,6 +108,12 @@ class Snapshot:
     events: EventFigures | None = None
     """None when there is no event log."""
     producers: ProducerFigures | None = None
+    audit: AuditFigures | None = None
+    """None when there is no audit trail."""
+    files_refused: Mapping[str, bool] = field(default_factory=dict)
+    """By settings: whether their files have changed and can not be used as they are now."""
+    certificate_days: Mapping[str, float] = field(default_factory=dict)
+    """By setting: how many days its certificate is good for; negative = it has ended."""
     peer_links_refused: int | None = None
     """None without a fleet."""
 
@@ -120,6 +127,12 @@ class StatusBoard:
         """Counts lines of the log that could not be written."""
         self.producers: Callable[[], ProducerFigures | None] = lambda: None
         """The process of producers. It makes nobody unready: members are served without it."""
+        self.audit: Callable[[], AuditFigures | None] = lambda: None
+        """The audit trail. It makes nobody unready: no call waits for it."""
+        self.file_problems: Callable[[], Iterable[tuple[str, str]]] = lambda: ()
+        """Settings, and why their files on disk are not in force; "" = they are."""
+        self.certificate_days: Callable[[], Mapping[str, float]] = dict
+        """By setting: how many days its certificate is good for."""
         self._loops: Supervisor | None = None
         self.short_of_files: Callable[[], str] = lambda: ""
         """Why members can not be served for want of files that may be open; "" = they can."""
@@ -171,6 +184,9 @@ class StatusBoard:
             exports=coordinator.offsets_exporter.figures(),
             events=None if context.events is None else context.events.figures,
             producers=self.producers(),
+            audit=self.audit(),
+            files_refused={settings: bool(why) for settings, why in self.file_problems()},
+            certificate_days=dict(self.certificate_days()),
             peer_links_refused=None
             if coordinator.fleet is None
             else coordinator.fleet.refused_links,

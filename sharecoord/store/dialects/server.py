@@ -19,6 +19,7 @@ from typing import Any
 from sqlalchemy import URL, Connection, Engine, create_engine, event
 from sqlalchemy.pool import NullPool
 
+from sharecoord.config.values import mask_url
 from sharecoord.errors import StoreInUseError
 from sharecoord.ports import LOCK_TIMEOUT_MS
 from sharecoord.store.dialects.base import ALONE, Dialect
@@ -92,7 +93,7 @@ class ServerDialect(Dialect):
                 on MariaDB.
         """
         self.url = url
-        self.where = f"store {url.render_as_string(hide_password=True)}"
+        self.where = f"store {mask_url(url.render_as_string(hide_password=True))}"
         self._lock_timeout_ms = lock_timeout_ms
         self._take_wait_ms = take_wait_ms
         self._answer_timeout_ms = answer_timeout_ms

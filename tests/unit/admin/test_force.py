@@ -19,6 +19,7 @@ from sharecoord.errors import (
     StoreOutcomeUnknownError,
     UnknownTopicOrPartitionError,
 )
+from sharecoord.eventlog.schema import EventKind
 from sharecoord.runtime.admin.force import ForcedRange
 from sharecoord.runtime.admin.in_flight import PartitionName
 from sharecoord.runtime.kernel.context import Limits
@@ -73,6 +74,23 @@ async def accept_all(
         for each in result.exceptions:
             found.setdefault(each.outcome, []).extend(range(each.first, each.last + 1))
     return found
+
+
+@virtual
+async def test_what_is_forced_names_who_did_it(bench: Bench) -> None:
+    await holding(bench, ordering="key")
+    for offset, action in enumerate((SKIP, FINISH, RELEASE)):
+        await bench.admin.force_records("g", ORDERS, offset, offset, action, by="User:alice")
+    told = {
+        (row["event"], row["first_offset"]): row.get("reason")
+        for row in bench.world.events.rows(EventKind.RANGE)
+        if row["event"].endswith("_by_admin")
+    }
+    assert told == {
+        ("archived_by_admin", 0): "User:alice",
+        ("finished_by_admin", 1): "User:alice",
+        ("released_by_admin", 2): "User:alice",
+    }
 
 
 @virtual

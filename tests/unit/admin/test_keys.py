@@ -16,6 +16,7 @@ from sharecoord.errors import (
     LimitExceededError,
     StoreUnavailableError,
 )
+from sharecoord.eventlog.schema import EventKind, GroupEvent
 from sharecoord.runtime.admin.keys import key_text
 from sharecoord.testing.virtual_time import run_virtual
 from tests.unit.admin.support import Bench, bench, virtual
@@ -42,6 +43,24 @@ async def took(bench: Bench, count: int, name: str = "m1") -> list[int]:
             found += offsets(delivery)
     await bench.leave(member)
     return found
+
+
+@virtual
+async def test_events_name_who_blocks_and_who_unblocks(bench: Bench) -> None:
+    await keyed(bench)
+    await bench.admin.block_keys("g", [b"a"], "ticket 7", by="User:alice")
+    await bench.admin.block_keys("g", [b"b"])
+    await bench.admin.unblock_keys("g", [b"a", b"b"], by="User:bob")
+    told = [
+        row["reason"]
+        for row in bench.world.events.rows(EventKind.GROUP)
+        if row["event"] in (GroupEvent.KEYS_BLOCKED, GroupEvent.KEYS_UNBLOCKED)
+    ]
+    assert told == [
+        "'a' by User:alice: ticket 7",
+        "'b' by operator",
+        "'a', 'b' by User:bob",
+    ]
 
 
 @virtual

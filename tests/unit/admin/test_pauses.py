@@ -15,6 +15,7 @@ from sharecoord.errors import (
     UnknownMemberError,
     UnknownTopicOrPartitionError,
 )
+from sharecoord.eventlog.schema import EventKind, GroupEvent
 from sharecoord.runtime.admin.pauses import PauseAnswer
 from sharecoord.testing.harness import FakeMember
 from tests.support import named
@@ -147,6 +148,21 @@ async def test_a_paused_member_keeps_its_session_its_locks_and_its_pause(bench: 
     assert (seen.pause.by, seen.pause.reason) == ("operator", "it swaps")
     await resume(bench, PauseScope(member_id="m1"))
     await member.take(5)
+
+
+@virtual
+async def test_a_pause_and_its_end_name_who_did_it(bench: Bench) -> None:
+    await bench.member()
+    await bench.admin.pause_group("g", reason="why", by="User:alice")
+    (group,) = await bench.admin.describe_groups(["g"])
+    assert [(pause.by, pause.reason) for pause in group.pauses] == [("User:alice", "why")]
+    await bench.admin.resume_group("g", by="User:bob")
+    told = [
+        (row["event"], row["reason"])
+        for row in bench.world.events.rows(EventKind.GROUP)
+        if row["event"] in (GroupEvent.PAUSED, GroupEvent.RESUMED)
+    ]
+    assert told == [("paused", "User:alice: why"), ("resumed", "User:bob")]
 
 
 @virtual

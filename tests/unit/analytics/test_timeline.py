@@ -174,6 +174,19 @@ def test_every_event_has_a_sentence(event: RangeEvent) -> None:
     assert "{" not in text
 
 
+@pytest.mark.parametrize(
+    ("reason", "by"),
+    [("User:alice", "User:alice"), ("operator", "an operator"), (None, "an operator")],
+)
+def test_what_was_forced_names_who_did_it(reason: str | None, by: str) -> None:
+    for event, text in (
+        (RangeEvent.ARCHIVED_BY_ADMIN, "archived by"),
+        (RangeEvent.RELEASED_BY_ADMIN, "released by"),
+        (RangeEvent.FINISHED_BY_ADMIN, "taken for done by"),
+    ):
+        assert sentence(changed(1, event, 3, 3, reason=reason)) == f"{text} {by}"
+
+
 @pytest.mark.parametrize("event", list(GroupEvent))
 def test_every_event_of_a_group_has_a_sentence(event: GroupEvent) -> None:
     text = sentence({"kind": "group", "event": event.value, "coordinator_id": "c1", "reason": "x"})

@@ -10,6 +10,7 @@ from sharecoord_sdk._admin.calls import MAPPER as CLIENT
 from sharecoord_sdk.admin import MemberDescription, PartitionOffsets
 
 from sharecoord.api.grpc.admin_service import MAPPER as COORDINATOR
+from sharecoord.runtime.admin.configs import ConfigChange
 from sharecoord.runtime.admin.descriptions import MemberView, PartitionView
 from sharecoord.wire import admin_service_pb2 as pb
 
@@ -35,3 +36,8 @@ def test_each_figure_comes_through(view: Any, message: Any, description: Any) ->
     }
     found = CLIENT.read(description, COORDINATOR.answer(message, view(**values)))
     assert dataclasses.asdict(found) == values
+
+
+def test_what_the_audit_trail_needs_alone_is_not_answered() -> None:
+    answer = COORDINATOR.answer(pb.AlterGroupConfigsResponse, ConfigChange({"a": "1"}, {"a": "2"}))
+    assert answer == pb.AlterGroupConfigsResponse()

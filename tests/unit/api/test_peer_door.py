@@ -23,6 +23,7 @@ from sharecoord.peers.links import channel_maker
 from sharecoord.security.files import WatchedFiles
 from sharecoord.security.key_pairs import KeyPair, listener_pair
 from sharecoord.wire import peer_service_pb2 as peer
+from tests.access import access_of
 from tests.certificates import Authority
 from tests.unit.runtime.worlds import world_with
 
@@ -70,7 +71,9 @@ async def code_of(channel: Any, method: str, data: bytes = b"", **options: Any) 
 async def test_the_workers_port_does_not_serve_coordinators() -> None:
     """Not even with the right hello: the method is not there."""
     coordinator = world_with(0).build("owner", fleet=True)
-    server, _ = make_server(coordinator, request_bytes_max=1 << 20, shares_port=False)
+    server, _ = make_server(
+        coordinator, access_of(coordinator), request_bytes_max=1 << 20, shares_port=False
+    )
     address = bind(server, ANYWHERE, None)
     await server.start()
     hello = peer.GatewayItem(hello=peer.Hello(coordinator_id="b", owner_id="owner"))

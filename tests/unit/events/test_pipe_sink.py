@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import marshal
 import os
+import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -42,6 +44,7 @@ class FakeWriter:
         self.sent = self.settled = self.written = self.lost = 0
         self.lived_s = 0.0
         self.problem = ""
+        self.is_renewed = False
         self.is_closed = False
         self.gone = asyncio.Event()
         self.answer = asyncio.get_running_loop().create_future()
@@ -341,6 +344,45 @@ async def test_a_dead_writer_is_started_again_with_a_pause(
         await real_sleep(0)
     assert pauses == [1, 2, 4, 8, 16, 30, 30, 1]
     monkeypatch.undo()
+    await closed(sink)
+
+
+async def test_a_renewed_writer_makes_room_for_another_and_no_row_is_lost(
+    writers: list[FakeWriter], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real_sleep = asyncio.sleep
+
+    async def no_pause(seconds: float) -> None:
+        assert seconds == 0
+
+    monkeypatch.setattr(sys.modules[__name__], "SETTINGS", replace(SETTINGS, kafka={"a": "b"}))
+    sink, writer = await started(writers)
+    sink.put(block("g", 0, 10))
+    flush(sink)
+    monkeypatch.setattr(pipe_sink.asyncio, "sleep", no_pause)
+    sink.renew()
+    assert writer.is_closed
+    assert len(writer.blocks()) == 1
+    sink.put(block("g", 10, 5))
+    flush(sink)
+    # It ends as told, after it has written everything.
+    writer.confirm(10)
+    writer.die()
+    while len(writers) == 1:
+        await real_sleep(0)
+    writers[1].read()
+    writers[1].begin()
+    assert [rows[0][1] for _, _, rows in writers[1].blocks()] == [10]
+    writers[1].confirm(5)
+    assert sink.figures == EventFigures(15, 0, 0)
+    monkeypatch.undo()
+    await closed(sink)
+
+
+async def test_a_writer_of_files_needs_no_renewal(writers: list[FakeWriter]) -> None:
+    sink, writer = await started(writers)
+    sink.renew()
+    assert writer.is_open
     await closed(sink)
 
 

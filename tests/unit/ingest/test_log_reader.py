@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from sharecoord.core.records import RecordChunk
+from sharecoord.errors import InvalidConfigError
 from sharecoord.ingest import log_reader, pool
 from sharecoord.ingest.log_reader import KafkaLogReader
 from sharecoord.kafka.client import KafkaError, KafkaException
@@ -469,6 +470,9 @@ class RereadConsumer(QuietConsumer):
         super().incremental_assign(places)
         self._answers += [self._at[f"from_{place.offset}"] for place in places]
 
+    def resume(self, places: list[Any]) -> None:
+        raise AssertionError("nothing is paused")
+
 
 async def a_and_b(sink: Sink) -> None:
     """Waits for two chunks, of a record each."""
@@ -563,3 +567,52 @@ async def test_a_partition_waits_while_no_consumer_may_be_opened(
     await asyncio.sleep(0.0)
     assert (len(made), reader.waiting) == (2, 0)
     assert {first.place, second.place, fourth.place} == {("t", 0)}
+
+
+# -- consumers that are made anew -----------------------------------------------------------------
+
+
+async def test_a_renewed_consumer_reads_on_where_the_one_before_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = RereadConsumer(from_0=[Good(0, b"a", None, None)])
+    after = RereadConsumer(from_1=[Good(1, b"b", None, None)])
+    made = [before, after]
+    monkeypatch.setattr(log_reader, "make_consumer", lambda *_, **__: made.pop(0))
+    reader, sink = KafkaLogReader({}), Sink()
+    reading = reader.read("t", 0, 0, last_epoch=-1, committed=False, sink=sink)
+    async with asyncio.timeout(20):
+        await sink.came.wait()
+        # The one that nothing is wanted of is renewed as well.
+        reading.want_more(wanted=False)
+        reader.renew()
+        await asyncio.to_thread(before.closed.wait)
+        assert after.assigned == [1]
+        reading.want_more(wanted=True)
+        await a_and_b(sink)
+    await reader.close()
+    assert after.closed.is_set()
+
+
+async def test_a_consumer_that_can_not_be_made_leaves_the_one_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    consumer, said = TwoPartitions(), asyncio.Event()
+
+    def make(*_: Any, **__: Any) -> TwoPartitions:
+        if consumer.assigned:
+            said.set()
+            raise InvalidConfigError("kafka.ssl.key.location: librdkafka refuses it")
+        return consumer
+
+    monkeypatch.setattr(log_reader, "make_consumer", make)
+    reader = KafkaLogReader({})
+    reader.read("t", 0, 0, last_epoch=-1, committed=False, sink=Sink())
+    async with asyncio.timeout(20):
+        await asked_again(consumer)
+        reader.renew()
+        await said.wait()
+        await asked_again(consumer)
+    assert not consumer.closed.is_set()
+    assert consumer.assigned == [0]
+    await reader.close()

@@ -184,3 +184,13 @@ async def test_an_assignment_that_is_refused_ends_nothing_for_good(made: Made) -
         await reader.read("t", 0, 0, 1)
     assert await values(reader, 0, 0, 1) == [b"0/0", b"0/1"]
     await reader.close()
+
+
+async def test_one_that_retires_answers_what_it_was_asked(made: Made) -> None:
+    reader, consumer = made(down={0})
+    asked = asyncio.create_task(values(reader, 0, 0, 1))
+    await asyncio.to_thread(consumer.asked.wait)
+    retired = asyncio.create_task(reader.retire())
+    consumer.down.clear()
+    assert await asked == [b"0/0", b"0/1"]
+    await retired

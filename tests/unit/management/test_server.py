@@ -21,6 +21,7 @@ from sharecoord.runtime.status.status import (
     Snapshot,
     StatusBoard,
 )
+from sharecoord.security.audit import AuditFigures
 
 
 def get(port: int, path: str, address: str = "127.0.0.1") -> tuple[int, str]:
@@ -84,6 +85,9 @@ SNAPSHOT = Snapshot(
     loop_restarts={"idle": 3, "lease": 0},
     events=EventFigures(9, 2, 100),
     producers=ProducerFigures(is_running=False, is_down=True, restarts=4, waiting_bytes=70),
+    audit=AuditFigures(50, 6, is_failing=True),
+    files_refused={"tls.cert.file, tls.key.file": True, "security.rules.file": False},
+    certificate_days={"tls.cert.file": 12.5},
     peer_links_refused=6,
     memory=MemoryFigures(MemoryLevel.READS_STOPPED, 1_000, caches=800, ranges=55),
 )
@@ -126,6 +130,12 @@ LINES = {
     "sharecoord_producers_down 1.0",
     "sharecoord_producers_restarts_total 4.0",
     "sharecoord_producers_waiting_bytes 70.0",
+    "sharecoord_audit_lines_written_total 50.0",
+    "sharecoord_audit_lines_dropped_total 6.0",
+    "sharecoord_audit_failing 1.0",
+    'sharecoord_file_refused{settings="tls.cert.file, tls.key.file"} 1.0',
+    'sharecoord_file_refused{settings="security.rules.file"} 0.0',
+    'sharecoord_certificate_days_left{setting="tls.cert.file"} 12.5',
     "sharecoord_peer_links_refused_total 6.0",
     'sharecoord_offsets_export_ok{export_group="sharecoord.g",group="g",reason=""} 1.0',
     f"sharecoord_offsets_export_ok{REFUSED} 0.0",

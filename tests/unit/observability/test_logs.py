@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+import structlog
+
 from sharecoord.core.changes import PartitionKey
-from sharecoord.observability.logs import name_partitions
+from sharecoord.observability.logs import configure_logging, name_partitions
 
 KEY = PartitionKey("workers", "orders", "0" * 32, 3)
 LANE = PartitionKey("workers", "dead", "1" * 32, 0, "orders/3")
@@ -29,3 +32,20 @@ def test_other_partitions_of_a_line_are_texts() -> None:
 def test_a_partition_that_is_a_number_stays_one() -> None:
     line = {"group": "g", "topic": "t", "partition": 2}
     assert name_partitions(None, "", dict(line)) == line
+
+
+@pytest.mark.parametrize("json", [True, False])
+def test_a_traceback_shows_no_values(json: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where rich is loaded, structlog would print every variable, passwords too."""
+    import rich  # noqa: F401
+
+    configure_logging(level="debug", json=json)
+    password = "".join(["hunter", "2"])
+    try:
+        raise ValueError(len(password))
+    except ValueError:
+        structlog.get_logger("test").exception("it failed")
+    said = capsys.readouterr().err
+    assert "Traceback" in said
+    assert "ValueError: 7" in said
+    assert password not in said

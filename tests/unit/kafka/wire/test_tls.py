@@ -23,7 +23,8 @@ from sharecoord.kafka.wire.broker import Broker, BrokerOptions
 from sharecoord.kafka.wire.faults import why_not_connected
 from sharecoord.kafka.wire.security import security_of
 from sharecoord.kafka.wire.tls import Tls
-from tests.certificates import Authority, Pair
+from sharecoord.security.key_pairs import days_left
+from tests.certificates import Authority, Live, Pair, replace_file
 from tests.unit.kafka.wire.fake_broker import FakeBroker
 
 OPTIONS = BrokerOptions(backoff_s=0.0)
@@ -286,3 +287,74 @@ def test_a_change_that_can_not_be_read_changes_nothing_and_is_said_once(
         assert tls.context() is not first
     assert [each["log_level"] for each in logs] == ["warning", "warning", "info"]
     assert "is not the key of the certificate" in logs[0]["why"]
+
+
+def test_a_watch_hears_of_new_files_and_of_problems(
+    ca: Authority, client: Pair, tmp_path: Path
+) -> None:
+    live = Live(tmp_path / "live", client)
+    tls = Tls(ssl_settings(ca, **with_pair(Pair(live.certificate, live.key))))
+    assert tls.settings == (
+        "kafka.ssl.ca.location, kafka.ssl.certificate.location, kafka.ssl.key.location"
+    )
+    before = tls.context()
+    assert (tls.look(), tls.problem) == (False, "")
+    replace_file(live.key, b"")
+    assert not tls.look()
+    assert "kafka.ssl.key.* can not be used" in tls.problem
+    assert not tls.look()
+    assert tls.context() is before
+    live.put(ca.issue("renewed"))
+    assert tls.look()
+    assert tls.problem == ""
+    assert tls.context() is not before
+    live.key.unlink()
+    assert not tls.look()
+    assert tls.problem
+    live.put(client)
+    # A connection may come before the watch, which is told all the same, and once.
+    assert tls.context() is not before
+    assert tls.look()
+    assert not tls.look()
+
+
+def test_the_end_of_our_certificate_is_known(ca: Authority, client: Pair, tmp_path: Path) -> None:
+    setting = "kafka.ssl.certificate.location"
+    assert Tls(ssl_settings(ca)).ends_s == {}
+    live = Live(tmp_path / "live", client)
+    tls = Tls(
+        ssl_settings(ca, ssl_certificate_location=live.certificate, ssl_key_location=live.key)
+    )
+    assert 1.9 < days_left(tls.ends_s)[setting] <= 2.0
+    live.put(ca.issue("long", dates=("260101000000Z", "480101000000Z")))
+    assert tls.look()
+    assert tls.ends_s == {setting: 2_461_449_600.0}
+    # Key and certificate in one file.
+    both = Tls(ssl_settings(ca, ssl_certificate_location=client.together()))
+    assert both.ends_s.keys() == {setting}
+    text = ssl_settings(ca, ssl_certificate_pem=client.together().read_text())
+    assert Tls(text).ends_s.keys() == {"kafka.ssl.certificate.pem"}
+
+
+async def test_new_connections_bring_the_new_certificate_and_open_ones_stay(
+    ca: Authority, stranger: Authority, server: Pair, client: Pair, tmp_path: Path
+) -> None:
+    live = Live(tmp_path / "live", client)
+    settings = ssl_settings(ca, **with_pair(Pair(live.certificate, live.key)))
+    async with FakeBroker(tls=server.server(clients=ca.certificate)) as fake:
+        fake.on(3, lambda request: b"\0" + request.body)
+        security = security_of(settings)
+        first = Broker(fake.endpoint, security, OPTIONS)
+        await first.connected()
+        live.put(stranger.issue("stranger"))
+        assert isinstance(await refused(Broker(fake.endpoint, security, OPTIONS)), SharecoordError)
+        await first.call_raw(3, 12, b"x", timeout_s=10.0)
+        live.put(ca.issue("renewed"))
+        second = Broker(fake.endpoint, security, OPTIONS)
+        await second.connected()
+        # What can not be used leaves the last good pair in force, for connections to come as well.
+        replace_file(live.key, b"broken")
+        third = Broker(fake.endpoint, security, OPTIONS)
+        await third.connected()
+        for each in (first, second, third):
+            each.close()
