@@ -52,8 +52,8 @@ REFUSAL_LOGGED_EACH_S: Final = 1.0
 
 EOF = grpc.aio.EOF  # type: ignore[attr-defined]  # its stubs leave it out
 
-Refused = Callable[[str, str], None]
-"""Hears of each refused link: the address that it came from, and why."""
+Refused = Callable[[str, SharecoordError], None]
+"""Hears of each refused link: the address that it came from, and why. Does not wait."""
 
 
 class _Way:
@@ -239,7 +239,7 @@ class PeerService:
 
     def _say_refused(self, address: str, error: SharecoordError) -> None:
         self._fleet.refused_links += 1
-        self._refused(address, error.message)
+        self._refused(address, error)
         now_s = asyncio.get_running_loop().time()
         if now_s < self._logs_from_s:
             self._not_logged += 1
