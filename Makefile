@@ -44,6 +44,8 @@ DEMO_ARGS ?=
 BENCH_ARGS ?= --plan all
 PYTEST_ARGS ?=
 FUZZ_ARGS ?= --seconds 50
+# `make test SECURITY=on`: every coordinator has rules, quotas, tokens and an audit trail.
+SECURITY ?= off
 SEEDS ?= 100000
 FIRST ?= 0
 
@@ -58,12 +60,12 @@ demo: $(VENV)/$(if $(REPORT),.stamp-report,.stamp-runtime) ## Run the demonstrat
 	@$(BIN)/sharecoord demo $(if $(filter real,$(KAFKA)),--kafka-real) \
 		$(if $(KAFKA_ADDR),--kafka $(KAFKA_ADDR)) $(if $(REPORT),--report $(REPORT)) $(DEMO_ARGS)
 
-test: $(VENV)/.stamp-test ## Run all suites but the long ones (CI's command; Java, Maven, PostgreSQL, Helm, Chromium)
+test: $(VENV)/.stamp-test ## Run all suites but the long ones (CI's command; SECURITY=on; Java, Maven, PostgreSQL, Helm, Chromium)
 	@tools/ensure_java.sh
 	@tools/ensure_postgres.sh
 	@tools/ensure_helm.sh >/dev/null
 	@tools/ensure_chromium.sh
-	@$(PYTEST) tests -m "not long" $(BESIDE) --durations 25 $(PYTEST_ARGS)
+	@SHARECOORD_TEST_SECURITY=$(SECURITY) $(PYTEST) tests -m "not long" $(BESIDE) --durations 25 $(PYTEST_ARGS)
 
 check: $(VENV)/.stamp-test ## Run the fast suites (unit, property, architecture, sdk; no Java)
 	@$(PYTEST) $(FAST_SUITES) -m "not long and not kafka" -n 2 --dist worksteal $(PYTEST_ARGS)
@@ -108,14 +110,16 @@ chart-example: ## Render the chart's copyable example after a wanted change
 		--values helm/sharecoord/ci/sidecar-sqlite-values.yaml \
 		>helm/sharecoord/examples/sidecar-deployment.yaml
 
-test-long: $(VENV)/.stamp-test ## Run the long forms, which `make test` leaves out, hours; the output goes to docs/evidence/test-long.txt
+test-long: $(VENV)/.stamp-test ## Run the long forms, and `make test SECURITY=on`, hours; the output goes to docs/evidence/test-long.txt
 	@tools/ensure_java.sh
 	@tools/ensure_postgres.sh
 	@tools/ensure_mariadb.sh
 	@tools/ensure_helm.sh >/dev/null
 	@tools/ensure_chromium.sh
 	@commit=$$(git describe --always --dirty); \
-	{ date --utc +'%Y-%m-%d %H:%M UTC'; echo "$$commit"; $(PYTEST) tests -m "long or mariadb" --durations 25 $(PYTEST_ARGS); } \
+	{ date --utc +'%Y-%m-%d %H:%M UTC'; echo "$$commit"; \
+		code=0; $(PYTEST) tests -m "long or mariadb" --durations 25 $(PYTEST_ARGS) || code=$$?; \
+		$(MAKE) test SECURITY=on; exit $$code; } \
 		2>&1 | sed -u 's#$(CURDIR)#.#g; s#$(HOME)#~#g' | tee docs/evidence/test-long.txt
 
 fuzz: $(VENV)/.stamp-test ## Feed made-up batches to the extension, built with sanitizers (FUZZ_ARGS="--seconds 50 --seed 0"; gcc)

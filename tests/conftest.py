@@ -31,8 +31,9 @@ from sharecoord.devenv.coordinator import CoordinatorProcess
 from sharecoord.devenv.errors import DevenvError
 from sharecoord.devenv.mock_cluster import MockCluster
 from sharecoord.devenv.processes import free_ports, running
+from sharecoord.devenv.security import write_security
 from sharecoord.devenv.topics import Topics
-from tests import databases
+from tests import databases, security_on
 from tests.databases import DatabaseUnderTest
 from tests.support import (
     KAFKA_VARIABLE,
@@ -66,6 +67,9 @@ hypothesis.settings.register_profile("ci", derandomize=True, deadline=None, max_
 hypothesis.settings.register_profile("dev", deadline=None, max_examples=50)
 hypothesis.settings.register_profile("long", deadline=None, max_examples=1000, print_blob=True)
 hypothesis.settings.load_profile(os.environ.get(PROFILE_VARIABLE, "ci"))
+
+if security_on.IS_ON:
+    CoordinatorProcess.security_of = staticmethod(write_security)
 
 _notes: list[str] = []
 

@@ -17,6 +17,7 @@ from sharecoord.testing.harness import FakeMember
 from tests.event_book import EventBook
 from tests.invariants import check_partition
 from tests.peers import PeerHub
+from tests.security_on import guard_of
 
 TOPICS = ("orders",)
 
@@ -30,6 +31,7 @@ class World(harness.World):
         super().__init__(log, **options)
         self.events = EventBook()
         self.peers = PeerHub()
+        self.make_guard = guard_of
 
     def build(
         self, coordinator_id: str = "c1", *, fleet: bool = False, **options: Any

@@ -50,6 +50,7 @@ _DIMENSIONS: Final = (
     ("client", "threads, tasks (asynchronous members)."),
     ("events", "none, parquet, kafka: where the coordinator's events go."),
     ("store", "sqlite, postgresql, mariadb: where the coordinator's state is."),
+    ("security", "none, socket, rules: whether the coordinator asks who may do what."),
 )
 
 

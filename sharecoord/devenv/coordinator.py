@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import ClassVar
 
 import yaml
 
@@ -23,6 +24,9 @@ class CoordinatorProcess(Server):
     """Listens on one loopback port for its whole life, over kills and restarts."""
 
     name = "the coordinator"
+    security_of: ClassVar[Callable[[Path], Mapping[str, object]]] = lambda folder: {}
+    """Settings of security for coordinators that are given none, by their directory; a run of the
+    test suites may set it."""
     _process: GuardedProcess
 
     def __init__(
@@ -46,13 +50,16 @@ class CoordinatorProcess(Server):
         self.store_path = directory / "store.db"
         self._ready_file = directory / "ready"
         config_file = directory / "coordinator.yaml"
+        given = settings or {}
+        has_own = any(name.startswith("security.") for name in given)
         merged: dict[str, object] = {
             "kafka.bootstrap.servers": bootstrap_servers,
             "store.url": f"sqlite:///{self.store_path.resolve()}",
             "listen.address": f"{LOOPBACK}:{port}",
             "management.port": 0,
             "group.share.auto.offset.reset": "earliest",
-            **(settings or {}),
+            **({} if has_own else type(self).security_of(directory)),
+            **given,
         }
         self.address = str(merged["listen.address"])
         config_file.write_text(yaml.safe_dump(merged), encoding="utf-8")

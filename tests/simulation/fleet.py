@@ -22,6 +22,7 @@ from sharecoord.store.memory.database import MemoryDatabase
 from sharecoord.testing.fake_dead_letters import FakeDeadLetters
 from sharecoord.testing.harness import NoConsumerGroups, enough_files
 from tests.event_book import EventBook
+from tests.security_on import guard_of
 from tests.simulation.environment import (
     GROUP,
     LogView,
@@ -98,6 +99,7 @@ class Node:
             dead_letters=fleet.dead_letters.client(),
             files=enough_files(),
             events=fleet.events,
+            guard=guard_of(self.name),
         )
         self.peers = None if fleet.lone else peers.Fleet(self.name, self.clock)
         links = None if fleet.lone else Links(fleet.network, self)

@@ -74,6 +74,18 @@ class Events(StrEnum):
     KAFKA = "kafka"
 
 
+class SecurityKind(StrEnum):
+    """What a coordinator asks of its clients.
+
+    `socket` is without security at a Unix socket; `rules` is there, too, since clients show tokens
+    without TLS nowhere else.
+    """
+
+    NONE = "none"
+    SOCKET = "socket"
+    RULES = "rules"
+
+
 class Order(StrEnum):
     """Records that a consumer with continuous slots runs one after the other."""
 
@@ -175,6 +187,7 @@ class Cell:
     client: Client = Client.THREADS
     events: Events = Events.NONE
     store: StoreKind = StoreKind.SQLITE
+    security: SecurityKind = SecurityKind.NONE
 
     @property
     def batch(self) -> int:
@@ -236,6 +249,7 @@ _ENUMS: Final = {
     "client": Client.THREADS,
     "events": Events.NONE,
     "store": StoreKind.SQLITE,
+    "security": SecurityKind.NONE,
     "ordering": Order.UNORDERED,
 }
 
@@ -396,6 +410,7 @@ DIMENSIONS: Final[tuple[Dimension, ...]] = (
     Dimension("client", Client, "threads or tasks", "threads"),
     Dimension("events", Events, "none, parquet or kafka", "none"),
     Dimension("store", _store, "sqlite, postgresql or mariadb", "sqlite", str.lower),
+    Dimension("security", SecurityKind, "none, socket or rules", "none"),
 )
 BY_NAME: Final = {dimension.name: dimension for dimension in DIMENSIONS}
 
@@ -449,6 +464,7 @@ def canonical(cell: Cell, mode: Mode) -> Cell:
         cell = replace(cell, record_locks=None, ack=Ack.IMPLICIT)
     if cell.consumer is not Consumer.SHARECOORD:
         cell = replace(cell, events=Events.NONE, store=StoreKind.SQLITE)
+        cell = replace(cell, security=SecurityKind.NONE)
     if cell.consumer is Consumer.NONE:
         cell = replace(cell, partitions=1, payload_bytes=1000, max_poll_records=None, key_skew=None)
         cell = replace(cell, batch_bytes=DEFAULT_BATCH_BYTES, compression=Compression.NONE)

@@ -11,8 +11,9 @@ from confluent_kafka import Consumer as PlainConsumer
 from confluent_kafka import ShareConsumer as KafkaShareConsumer
 from sharecoord_sdk import ShareConsumer
 
-from sharecoord.bench.engine.cell import Ack, Cell, Consumer
+from sharecoord.bench.engine.cell import Ack, Cell, Consumer, SecurityKind
 from sharecoord.bench.engine.job import HEAD, NO_NUMBER
+from sharecoord.devenv.security import token_name, token_of
 
 POLL_S: Final = 0.2
 BATCH_RECORDS: Final = 500
@@ -47,7 +48,7 @@ class MemoryMessage:
 def share_config(cell: Cell, bootstrap_servers: str, group: str) -> dict[str, Any]:
     """Configuration of a share consumer, of Kafka's client or of ours: the names are the same."""
     config: dict[str, Any] = {
-        **worker_config(bootstrap_servers, group),
+        **worker_config(cell, bootstrap_servers, group),
         "share.acknowledgement.mode": str(cell.ack),
     }
     if cell.max_poll_records is not None:
@@ -55,9 +56,18 @@ def share_config(cell: Cell, bootstrap_servers: str, group: str) -> dict[str, An
     return config
 
 
-def worker_config(bootstrap_servers: str, group: str) -> dict[str, Any]:
+def worker_config(cell: Cell, bootstrap_servers: str, group: str) -> dict[str, Any]:
     """Configuration of a worker, which has neither polls nor an acknowledgement mode."""
-    return {"bootstrap.servers": bootstrap_servers, "group.id": group}
+    config = {"bootstrap.servers": bootstrap_servers, "group.id": group}
+    if cell.security is not SecurityKind.RULES:
+        return config
+    return {
+        **config,
+        "security.protocol": "sasl_plaintext",
+        "sasl.mechanisms": "PLAIN",
+        "sasl.username": token_name(),
+        "sasl.password": token_of(),
+    }
 
 
 def open_source(cell: Cell, bootstrap_servers: str, group: str, topic: str) -> Source:
@@ -67,7 +77,7 @@ def open_source(cell: Cell, bootstrap_servers: str, group: str, topic: str) -> S
         records = [MemoryMessage()] * BATCH_RECORDS
         return Source(lambda: records)
     if cell.consumer is Consumer.PLAIN:
-        config = worker_config(bootstrap_servers, group)
+        config = worker_config(cell, bootstrap_servers, group)
         plain = PlainConsumer({**config, "auto.offset.reset": "earliest"})
         plain.subscribe([topic])
         most = cell.max_poll_records or BATCH_RECORDS

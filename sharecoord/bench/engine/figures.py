@@ -6,7 +6,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from sharecoord.bench.engine.cell import Cell, Consumer, Events, Mode, canonical, cell_from_json
+from sharecoord.bench.engine.cell import (
+    Cell,
+    Consumer,
+    Events,
+    Mode,
+    SecurityKind,
+    canonical,
+    cell_from_json,
+)
 from sharecoord.bench.engine.samples import NO_LATENCY, Samples
 from sharecoord.bench.engine.stats import fairness, percentiles, ratios, spreads
 from sharecoord.bench.text import Spread, spread_text
@@ -158,9 +166,10 @@ def summarize(cells: Sequence[Cell], trials: Iterable[Trial]) -> list[CellSummar
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """Ratio of a figure of this project to a peer's, or to its own with SQLite or without events.
+    """Ratio of a figure of this project to a peer's, or to its own without something.
 
-    `peer` names the other side. Each ratio of the spread is taken within one repeat.
+    `peer` names the other side: a client, a store, or what it is without. Each ratio of the spread
+    is taken within one repeat.
     """
 
     cell: int
@@ -175,7 +184,7 @@ class Ratio:
 
 
 def peer_ratios(cells: Sequence[Cell], trials: Iterable[Trial], mode: Mode) -> list[Ratio]:
-    """Ratios to the cells that differ in the consumer, the store or the events only."""
+    """Ratios to the cells that differ in one of consumer, store, events and security only."""
     numbers = {cell: number for number, cell in enumerate(cells)}
     listed = list(trials)
     found = []
@@ -216,6 +225,8 @@ def _peers(cell: Cell) -> Iterator[tuple[str, Cell]]:
         yield "without events", replace(cell, events=Events.NONE)
     if cell.store is not StoreKind.SQLITE:
         yield str(StoreKind.SQLITE), replace(cell, store=StoreKind.SQLITE)
+    if cell.security is SecurityKind.RULES:
+        yield "without security", replace(cell, security=SecurityKind.SOCKET)
 
 
 def records_per_consumer(samples: Samples, window: Interval, consumers: int) -> list[int]:

@@ -120,7 +120,7 @@ def _check(stage: _Stage, tasks: Iterable[asyncio.Task[None]]) -> None:
 async def _serve_worker(stage: _Stage, hand: _Hand) -> None:
     job = stage.job
     worker = Worker(
-        worker_config(job.bootstrap_servers, job.group),
+        worker_config(job.cell, job.bootstrap_servers, job.group),
         concurrency=job.cell.parallel.slots,
         drain_timeout_s=_DRAIN_S,
     )

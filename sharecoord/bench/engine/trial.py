@@ -17,7 +17,15 @@ from sharecoord.bench.cluster import Cluster
 from sharecoord.bench.coordinator import Counters, JoinWatch, MeasuredCoordinator
 from sharecoord.bench.engine import parallel_consumer
 from sharecoord.bench.engine.board import Board
-from sharecoord.bench.engine.cell import Cell, Consumer, Events, Mode, Order, TopicKey
+from sharecoord.bench.engine.cell import (
+    Cell,
+    Consumer,
+    Events,
+    Mode,
+    Order,
+    SecurityKind,
+    TopicKey,
+)
 from sharecoord.bench.engine.figures import (
     BROKER,
     CLIENT,
@@ -45,6 +53,7 @@ from sharecoord.bench.engine.settings import (
 from sharecoord.bench.engine.stored import StoredBatches, stored_batches
 from sharecoord.bench.errors import BenchError
 from sharecoord.bench.procfs import cpu_s
+from sharecoord.devenv.security import write_security
 from sharecoord.devenv.stores import Stores
 from sharecoord.devenv.topics import Topics
 
@@ -518,6 +527,7 @@ class Trials:
         if cell.ordering is not Order.UNORDERED:
             settings[f"group.{_ORDERING}"] = str(cell.ordering)
         settings |= self._events(stack, cell, f"{group}-events", directory)
+        settings |= _security(cell, directory)
         settings["store.url"] = stack.enter_context(self._stores.fresh(cell.store))
         database = self._stores.server(cell.store)
         coordinator = MeasuredCoordinator(address, directory, settings=settings)
@@ -554,6 +564,16 @@ class Trials:
     def _directory(self) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(dir=self._scratch) as name:
             yield Path(name)
+
+
+def _security(cell: Cell, directory: Path) -> dict[str, str]:
+    """Settings of the listener, and of who may do what there."""
+    if cell.security is SecurityKind.NONE:
+        return {}
+    settings = {"listen.address": f"unix:{directory / 'listen'}"}
+    if cell.security is SecurityKind.RULES:
+        settings |= write_security(directory)
+    return settings
 
 
 def search_max_rate(

@@ -63,6 +63,7 @@ def test_every_dimension_can_have_several_values() -> None:
         "client": "threads,tasks",
         "events": "none,kafka",
         "store": "sqlite,postgresql",
+        "security": "none,rules",
     }
     assert set(two) == set(BY_NAME)
     for name, text in two.items():
@@ -92,6 +93,7 @@ def test_what_means_nothing_in_a_cell_makes_no_second_one() -> None:
     assert plain == [Cell(Consumer.PLAIN)]
     assert len(found) == 5
     assert len(cells(consumer="plain,kafka-share,sharecoord", events="none,parquet,kafka")) == 5
+    assert len(cells(consumer="plain,sharecoord", security="none,socket,rules")) == 4
     assert cells(consumer="sharecoord", work_ms="0", work_distribution="constant,uniform") == [
         Cell(Consumer.SHARECOORD)
     ]
@@ -230,6 +232,7 @@ def test_what_can_not_be_measured_is_refused(
         ("handler", "record:2"),
         ("client", "processes"),
         ("events", "off"),
+        ("security", "off"),
     ],
 )
 def test_a_value_that_can_not_be_is_named_with_the_fix(name: str, text: str) -> None:
@@ -280,6 +283,7 @@ def test_a_cell_survives_json() -> None:
 def test_results_of_older_versions_can_be_read() -> None:
     old = asdict(Cell(Consumer.PLAIN))
     del old["handler"], old["client"], old["events"], old["batch_bytes"], old["compression"]
+    del old["security"]
     assert cell_from_json(old) == Cell(Consumer.PLAIN)
 
 

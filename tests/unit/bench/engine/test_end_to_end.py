@@ -75,3 +75,12 @@ def test_what_events_cost_is_measured(kafka_broker: KafkaUnderTest, tmp_path: Pa
     assert [each["cell"]["events"] for each in stored["cells"]] == ["none", "parquet", "kafka"]
     assert {each["peer"] for each in stored["ratios"]} == {"without events"}
     assert not [name for name in Topics(address).names() if name.endswith("-events")]
+
+
+def test_what_security_costs_is_measured(kafka_broker: KafkaUnderTest, tmp_path: Path) -> None:
+    address = kafka_broker.bootstrap_servers
+    asked = {**QUICK, "kafka": address, "mode": "drain", "records": 2000, "consumer": "sharecoord"}
+    assert run({**asked, "security": "none,socket,rules"}, output=tmp_path / "security") == 0
+    stored = json.loads((tmp_path / "security" / "summary.json").read_text(encoding="utf-8"))
+    assert [each["cell"]["security"] for each in stored["cells"]] == ["none", "socket", "rules"]
+    assert {each["peer"] for each in stored["ratios"]} == {"without security"}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sharecoord.bench.engine.board import Board
-from sharecoord.bench.engine.cell import Ack, Cell, Consumer, Events, Mode
+from sharecoord.bench.engine.cell import Ack, Cell, Consumer, Events, Mode, SecurityKind
 from sharecoord.bench.engine.figures import (
     METRICS,
     CellSummary,
@@ -146,6 +146,14 @@ def test_events_are_compared_with_none() -> None:
         (1, "without events", 0.99),
         (2, "without events", 0.98),
     ]
+
+
+def test_rules_are_compared_with_the_same_socket_without() -> None:
+    cells = [replace(OURS, security=kind) for kind in SecurityKind]
+    trials = [make_trial(number, 1, records_per_s=100.0 - number) for number in range(3)]
+    (ratio,) = peer_ratios(cells, trials, Mode.THROUGHPUT)
+    assert (ratio.cell, ratio.peer) == (2, "without security")
+    assert ratio.spread[0] == pytest.approx(98 / 99)
 
 
 def test_a_peer_without_the_figure_gives_no_ratio() -> None:

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sharecoord_sdk import ShareConsumer
 
 from sharecoord.bench.engine import load, slots
 from sharecoord.bench.engine.board import Board
-from sharecoord.bench.engine.cell import Ack, Cell, Consumer, TopicKey
-from sharecoord.bench.engine.consumers import open_source, share_config
+from sharecoord.bench.engine.cell import Ack, Cell, Consumer, SecurityKind, TopicKey
+from sharecoord.bench.engine.consumers import open_source, share_config, worker_config
 from sharecoord.bench.engine.fleet import Fleet
 from sharecoord.bench.engine.job import HEAD, NO_NUMBER, LoadJob, SendJob
 from sharecoord.bench.engine.load import Worker, run_threads
@@ -173,6 +174,18 @@ def test_both_share_consumers_get_the_same_configuration() -> None:
         "max.poll.records": 20,
     }
     assert "max.poll.records" not in share_config(CELL, "h:1", "g")
+
+
+def test_a_client_shows_a_token_where_one_is_asked_for() -> None:
+    cell = replace(CELL, security=SecurityKind.RULES)
+    assert worker_config(replace(cell, security=SecurityKind.SOCKET), "unix:/s", "g") == {
+        "bootstrap.servers": "unix:/s",
+        "group.id": "g",
+    }
+    shown = worker_config(cell, "unix:/s", "g")
+    assert shown["security.protocol"] == "sasl_plaintext"
+    with ShareConsumer(share_config(cell, "unix:/s", "g")):
+        """The client takes the configuration."""
 
 
 def test_without_a_queue_there_is_always_a_record() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from sharecoord.bench.engine.cell import Cell, Client, Consumer, Mode, TopicKey
+from sharecoord.bench.engine.cell import Ack, Cell, Client, Consumer, Mode, TopicKey
 from sharecoord.bench.engine.settings import (
     Settings,
     backlog_records,
@@ -85,6 +85,23 @@ def test_the_plan_of_members_offers_all_of_them_the_same_rate() -> None:
     assert {cell.consumers for cell in ours} == {1000, 10_000}
     assert {cell.client for cell in ours} == {Client.TASKS}
     assert len({cell.capacity_per_s for cell in cells}) == 1
+
+
+def test_the_plan_of_security_judges_rules_against_the_same_without() -> None:
+    settings = read_settings(read_plan("security"))
+    cells = settings.product().cells
+    judged = [
+        (target.figure, cell.consumers, cell.ack, other)
+        for target in settings.targets
+        for cell in cells
+        if target.means(cell) and (other := target.other(cell, settings.mode))
+    ]
+    assert [each[:3] for each in judged] == [
+        ("records_per_s", 1, Ack.IMPLICIT),
+        ("records_per_s", 1, Ack.EXPLICIT),
+        ("joined_s", 10_000, Ack.IMPLICIT),
+    ]
+    assert {each[3] for each in judged} <= set(cells)
 
 
 def test_the_plan_of_workers_has_a_peer_for_every_cell() -> None:
