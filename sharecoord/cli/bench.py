@@ -19,7 +19,7 @@ _OUT: Final = click.option(
     help="Directory of the result, empty or new.",
 )
 _PLANS: Final = (
-    *("shapes", "partitions", "latency", "fairness", "members", "stores"),
+    *("shapes", "partitions", "latency", "fairness", "members", "stores", "security"),
     *("parts", "recovery", "restart", "all"),
 )
 _UPDATE: Final = click.option(
