@@ -8,7 +8,7 @@ import secrets
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -36,7 +36,7 @@ from sharecoord.ingest.raw_reader import RawLogReader
 from sharecoord.ingest.readers import make_reader, say_who_reads
 from sharecoord.kafka.refusals import Refusals
 from sharecoord.kafka.wire.catalog import WireCatalog
-from sharecoord.kafka.wire.keys import Settings, brokers_of, reads_all
+from sharecoord.kafka.wire.keys import brokers_of, reads_all
 from sharecoord.management.server import ManagementServer, metrics_token
 from sharecoord.observability.logs import configure_logging
 from sharecoord.observability.standard_error import dropped_lines, guard_standard_error
@@ -59,8 +59,8 @@ from sharecoord.runtime.kernel.precise_loop import precise_loop
 from sharecoord.runtime.kernel.store_thread import StoreThread
 from sharecoord.runtime.status.event_samples import EventSampler
 from sharecoord.runtime.status.status import StatusBoard
-from sharecoord.security.files import WatchedFiles
-from sharecoord.security.key_pairs import KeyPair, listener_pair, management_tls
+from sharecoord.security.files import FileWatch, WatchedFiles
+from sharecoord.security.key_pairs import KeyPair, days_left, listener_pair, management_tls
 from sharecoord.store.factory import make_store
 
 if TYPE_CHECKING:
@@ -119,6 +119,15 @@ class Application:
         self._files: OpenFiles | None = None
         self._sampler: EventSampler | None = None
         self._pair: WatchedFiles[KeyPair] | None = None
+        self._watch = FileWatch()
+        self.board.file_problems = self._watch.problems
+        self._ends_s: list[Callable[[], Mapping[str, float]]] = []
+        """Each tells when certificates end, by setting, in seconds since 1970."""
+        self.board.certificate_days = lambda: days_left(
+            {setting: end_s for told in self._ends_s for setting, end_s in told().items()}
+        )
+        self._renewals: list[Callable[[], None]] = []
+        """Each lets clients of librdkafka be made anew: they read certificates once."""
 
     async def start(self) -> None:
         """Opens the store, loads groups, listens.
@@ -143,7 +152,10 @@ class Application:
         )
         if is_open:
             log.warning("insecure", why=is_open)
-        self._pair = listener_pair(config.tls)
+        pair = self._pair = listener_pair(config.tls)
+        if pair is not None:
+            self._watch.add(pair)
+            self._ends_s.append(lambda: pair.value.ends_s)
         loop = asyncio.get_running_loop()
         self.failure = loop.create_future()
         context = await self._context(loop)
@@ -164,16 +176,27 @@ class Application:
         if self._sampler is not None:
             context.tasks.keep("event-samples", self._sampler.run)
         if config.management.enable:
-            management = ManagementServer(
-                self.board,
-                host=config.management.host,
-                port=config.management.port,
-                or_any=config.source("management.port") is Source.DEFAULT,
-                tls=management_tls(config.management),
-                token=metrics_token(config.management.metrics_token_file),
-            )
-            self.management_port = await asyncio.to_thread(management.start)
-            self._stack.push_async_callback(asyncio.to_thread, management.stop)
+            await self._manage()
+        context.tasks.keep("files", self._watch.run)
+
+    async def _manage(self) -> None:
+        """Serves health and metrics."""
+        config = self.config
+        tls = management_tls(config.management)
+        management = ManagementServer(
+            self.board,
+            host=config.management.host,
+            port=config.management.port,
+            or_any=config.source("management.port") is Source.DEFAULT,
+            tls=tls,
+            token=metrics_token(config.management.metrics_token_file),
+        )
+        self.management_port = await asyncio.to_thread(management.start)
+        self._stack.push_async_callback(asyncio.to_thread, management.stop)
+        for files in management.watched:
+            self._watch.add(files)
+        if tls is not None:
+            self._ends_s.append(lambda: tls.value.ends_s)
 
     def _network(self, fleet: Fleet) -> PeerNetwork:
         """Links to the other coordinators of a fleet."""
@@ -254,7 +277,7 @@ class Application:
         producers = self._producers(refusals)
         if isinstance(reader, RawLogReader) and not reads_all(config.kafka):
             await producers.check()
-        catalog = self._catalog or _catalog_beside(reader, config.kafka, refusals)
+        catalog = self._catalog or self._catalog_beside(reader, refusals)
         self._stack.push_async_callback(catalog.close)
         cluster_id = self._cluster_id = await _said_when_slow(
             catalog.cluster_id(), "no answer from Kafka yet", brokers_of(config.kafka)
@@ -323,6 +346,7 @@ class Application:
         )
         producers = Producers(settings, refusals)
         self.board.producers = lambda: producers.figures
+        self._renewals.append(producers.renew)
         self._stack.push_async_callback(producers.close)
         return producers
 
@@ -345,7 +369,27 @@ class Application:
             )
 
         self.board.short_of_files = short
+        if reader.files is not None:
+            self._watch.add(reader.files, self._renew_clients)
+            self._ends_s.append(lambda: reader.certificate_ends_s)
+        if not isinstance(reader, RawLogReader):
+            self._renewals.append(reader.renew)
         return reader
+
+    def _renew_clients(self) -> None:
+        """Lets clients of librdkafka read changed certificates."""
+        for renew in self._renewals:
+            renew()
+
+    def _catalog_beside(self, reader: LogReader, refusals: Refusals) -> TopicCatalog:
+        """The catalog that asks over the reader's kind of connections."""
+        if isinstance(reader, RawLogReader):
+            return WireCatalog(reader.cluster, refusals)
+        from sharecoord.kafka.catalog import KafkaCatalog
+
+        catalog = KafkaCatalog(self.config.kafka, refusals)
+        self._renewals.append(catalog.renew)
+        return catalog
 
     async def _event_sink(self, coordinator_id: str, clock: RuntimeClock) -> EventSink | None:
         """Where events go; ends after everything that has some to tell."""
@@ -361,6 +405,7 @@ class Application:
             now_us=lambda: clock.to_store(clock.now_ms()) * 1000,
         )
         await sink.start()
+        self._renewals.append(sink.renew)
         self._stack.push_async_callback(sink.close)
         return sink
 
@@ -444,15 +489,6 @@ def _limits_of(config: ProcessConfig) -> Limits:
     )
 
 
-def _catalog_beside(reader: LogReader, settings: Settings, refusals: Refusals) -> TopicCatalog:
-    """The catalog that asks over the reader's kind of connections."""
-    if isinstance(reader, RawLogReader):
-        return WireCatalog(reader.cluster, refusals)
-    from sharecoord.kafka.catalog import KafkaCatalog
-
-    return KafkaCatalog(settings, refusals)
-
-
 async def _said_when_slow(answer: Awaitable[T], what: str, address: str) -> T:
     """Waits for an answer; when it takes long, the log says whose."""
     task = asyncio.ensure_future(answer)
@@ -471,8 +507,8 @@ def on_hangup(stop: Callable[[], None]) -> Callable[[], None]:
 
         return end
     return lambda: log.warning(
-        "SIGHUP ignored: settings and certificates are read at the start; start again to read "
-        "them, or send SIGTERM to end"
+        "SIGHUP ignored: settings are read at the start; start again to read them, or send SIGTERM "
+        "to end. Files of certificates, tokens and rules are read again when they change"
     )
 
 
