@@ -16,9 +16,8 @@ from sharecoord_sdk import ShareConsumer
 from sharecoord.devenv.coordinator import CoordinatorProcess
 from sharecoord.devenv.mock_cluster import MockCluster
 from sharecoord.devenv.processes import LOOPBACK, free_ports
-from tests.certificates import Authority, Live, Pair, replace_file
+from tests.certificates import Authority, Live, Pair, pem_of, replace_file, shown_at
 from tests.support import eventually, unique_name
-from tests.unit.api.test_certificates import pem_of, shown_at
 
 pytestmark = pytest.mark.timeout(120)
 
