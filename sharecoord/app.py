@@ -151,7 +151,7 @@ class Application:
             is_fleet=config.coordinator.mode is Mode.FLEET,
         )
         if is_open:
-            log.warning("insecure", why=is_open)
+            log.warning("the listener is open", why=is_open)
         pair = self._pair = listener_pair(config.tls)
         if pair is not None:
             self._watch.add(pair)
