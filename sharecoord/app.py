@@ -10,6 +10,7 @@ import socket
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -128,6 +129,8 @@ class Application:
         )
         self._renewals: list[Callable[[], None]] = []
         """Each lets clients of librdkafka be made anew: they read certificates once."""
+        self._kafka_files: Callable[[], Mapping[str, bytes]] = dict
+        """Contents of the certificates for Kafka that are in force, by librdkafka's keys."""
 
     async def start(self) -> None:
         """Opens the store, loads groups, listens.
@@ -340,13 +343,14 @@ class Application:
         config = self.config
         settings = ProducerSettings(
             kafka={key: str(value) for key, value in config.kafka.items()},
+            files=dict(self._kafka_files()),
             transactional_producers_max=config.limits.transactional_producers_max,
             log_level=config.log.level.value,
             log_json=logs_json(config),
         )
         producers = Producers(settings, refusals)
         self.board.producers = lambda: producers.figures
-        self._renewals.append(producers.renew)
+        self._renewals.append(lambda: producers.renew(self._kafka_files()))
         self._stack.push_async_callback(producers.close)
         return producers
 
@@ -372,6 +376,7 @@ class Application:
         if reader.files is not None:
             self._watch.add(reader.files, self._renew_clients)
             self._ends_s.append(lambda: reader.certificate_ends_s)
+            self._kafka_files = lambda: reader.file_contents
         if not isinstance(reader, RawLogReader):
             self._renewals.append(reader.renew)
         return reader
@@ -399,13 +404,14 @@ class Application:
         # Its process is of no use to who wants no events.
         from sharecoord.events.pipe_sink import PipeSink, settings_of
 
+        settings = settings_of(config, coordinator_id, log_json=logs_json(config))
         sink = PipeSink(
-            settings_of(config, coordinator_id, log_json=logs_json(config)),
+            replace(settings, files=dict(self._kafka_files())),
             pipe_max_bytes=config.events.pipe_max_bytes,
             now_us=lambda: clock.to_store(clock.now_ms()) * 1000,
         )
         await sink.start()
-        self._renewals.append(sink.renew)
+        self._renewals.append(lambda: sink.renew(self._kafka_files()))
         self._stack.push_async_callback(sink.close)
         return sink
 
