@@ -44,7 +44,7 @@ class Served:
         for each in authorities:
             context.load_verify_locations(each.certificate)
         at = http.client.HTTPSConnection(
-            "localhost", self.management_port, timeout=WAIT_S, context=context
+            LOOPBACK, self.management_port, timeout=WAIT_S, context=context
         )
         try:
             at.request("GET", "/metrics", headers={"Authorization": f"Bearer {token}"})
