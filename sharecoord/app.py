@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 import structlog
 
 from sharecoord import __version__
+from sharecoord.api.grpc.access import Access
 from sharecoord.api.grpc.admin_service import AdminService
 from sharecoord.api.grpc.peer_door import PeerDoor
 from sharecoord.api.grpc.peer_service import PeerService
@@ -42,11 +43,19 @@ from sharecoord.management.server import ManagementServer, metrics_token
 from sharecoord.observability.logs import configure_logging
 from sharecoord.observability.standard_error import dropped_lines, guard_standard_error
 from sharecoord.peers.links import GrpcPeerNetwork, channel_maker
-from sharecoord.ports import EventSink, LogReader, PeerNetwork, Store, TopicCatalog
+from sharecoord.ports import (
+    EventSink,
+    LogReader,
+    OutgoingMessage,
+    PeerNetwork,
+    Store,
+    TopicCatalog,
+)
 from sharecoord.producing.frames import ProducerSettings
 from sharecoord.producing.producers import Producers
 from sharecoord.runtime.admin.admin import Admin, CoordinatorInfo
 from sharecoord.runtime.admin.flood_watch import FloodWatch
+from sharecoord.runtime.admin.operators import Operators
 from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.runtime.fleet.fleet import Fleet
 from sharecoord.runtime.kernel.allocator import keep_freed_memory
@@ -60,8 +69,12 @@ from sharecoord.runtime.kernel.precise_loop import precise_loop
 from sharecoord.runtime.kernel.store_thread import StoreThread
 from sharecoord.runtime.status.event_samples import EventSampler
 from sharecoord.runtime.status.status import StatusBoard
-from sharecoord.security.files import FileWatch, WatchedFiles
+from sharecoord.security.audit import AuditLog, make_audit_log
+from sharecoord.security.authenticator import socket_identity
+from sharecoord.security.files import FileWatch, Watched, WatchedFiles
 from sharecoord.security.key_pairs import KeyPair, days_left, listener_pair, management_tls
+from sharecoord.security.principals import Caller
+from sharecoord.security.setup import Security
 from sharecoord.store.factory import make_store
 
 if TYPE_CHECKING:
@@ -120,17 +133,14 @@ class Application:
         self._files: OpenFiles | None = None
         self._sampler: EventSampler | None = None
         self._pair: WatchedFiles[KeyPair] | None = None
-        self._watch = FileWatch()
-        self.board.file_problems = self._watch.problems
-        self._ends_s: list[Callable[[], Mapping[str, float]]] = []
-        """Each tells when certificates end, by setting, in seconds since 1970."""
-        self.board.certificate_days = lambda: days_left(
-            {setting: end_s for told in self._ends_s for setting, end_s in told().items()}
-        )
-        self._renewals: list[Callable[[], None]] = []
-        """Each lets clients of librdkafka be made anew: they read certificates once."""
+        self._kafka_tls: Watched | None = None
         self._kafka_files: Callable[[], Mapping[str, bytes]] = dict
         """Contents of the certificates for Kafka that are in force, by librdkafka's keys."""
+        self._renewals: list[Callable[[], None]] = []
+        """Each lets clients of librdkafka be made anew: they read certificates once."""
+        self._ends_s: list[Callable[[], Mapping[str, float]]] = []
+        """Each tells when certificates end, by setting, in seconds since 1970."""
+        self._security: Security | None = None
 
     async def start(self) -> None:
         """Opens the store, loads groups, listens.
@@ -155,10 +165,7 @@ class Application:
         )
         if is_open:
             log.warning("the listener is open", why=is_open)
-        pair = self._pair = listener_pair(config.tls)
-        if pair is not None:
-            self._watch.add(pair)
-            self._ends_s.append(lambda: pair.value.ends_s)
+        self._pair = listener_pair(config.tls)
         loop = asyncio.get_running_loop()
         self.failure = loop.create_future()
         context = await self._context(loop)
@@ -176,11 +183,12 @@ class Application:
         if self._reader is None:
             say_who_reads(config.reader.kind, config.kafka)
         context.tasks.keep("status", lambda: self._tick(coordinator))
+        for name, run in self._security_parts.loops.items():
+            context.tasks.keep(name, run)
         if self._sampler is not None:
             context.tasks.keep("event-samples", self._sampler.run)
         if config.management.enable:
             await self._manage()
-        context.tasks.keep("files", self._watch.run)
 
     async def _manage(self) -> None:
         """Serves health and metrics."""
@@ -197,7 +205,7 @@ class Application:
         self.management_port = await asyncio.to_thread(management.start)
         self._stack.push_async_callback(asyncio.to_thread, management.stop)
         for files in management.watched:
-            self._watch.add(files)
+            self._security_parts.watch.add(files)
         if tls is not None:
             self._ends_s.append(lambda: tls.value.ends_s)
 
@@ -216,14 +224,22 @@ class Application:
         """Serves members and operators, and in a fleet the other coordinators."""
         config, fleet = self.config, coordinator.fleet
         shares_port = config.coordinator.processes > 1
+        security = self._security_parts
+        access = Access(
+            security.authenticator,
+            security.guard,
+            certificates=bool(config.tls.client_ca_file),
+        )
         server, statuses = make_server(
             coordinator,
+            access,
             request_bytes_max=config.limits.request_max_bytes,
             shares_port=shares_port,
             reflection=config.listen.reflection,
         )
         admin = self._admin(coordinator)
-        server.add_generic_rpc_handlers((AdminService(admin).handlers(),))
+        operators = Operators(admin, coordinator)
+        server.add_generic_rpc_handlers((AdminService(operators, access).handlers(),))
         coordinator.context.tasks.keep("floods", FloodWatch(coordinator, admin).run)
         address = bind(
             server,
@@ -233,6 +249,9 @@ class Application:
             socket_mode=config.listen.socket_mode,
         )
         self.address = str(address)
+        if isinstance(address, UnixAddress):
+            mode = config.listen.socket_mode
+            security.authenticator.socket = socket_identity(Path(address.path), mode)
         door = peers_at = None
         if fleet is not None:
             door = self._peer_door(coordinator, fleet)
@@ -254,9 +273,20 @@ class Application:
             )
             log.info("the other coordinators are told where this one is", address=peers)
 
+    @property
+    def _security_parts(self) -> Security:
+        assert self._security is not None, "made with the context"
+        return self._security
+
     def _peer_door(self, coordinator: Coordinator, fleet: Fleet) -> PeerDoor:
         """Where the other coordinators of a fleet get in, and nobody else."""
-        service = PeerService(coordinator, fleet, secret=self._peer_secret)
+        tell = self._security_parts.guard.tell
+        service = PeerService(
+            coordinator,
+            fleet,
+            secret=self._peer_secret,
+            refused=lambda address, error: tell(Caller(address=address), "Link", error),
+        )
         return PeerDoor(service, message_bytes_max=self.config.limits.request_max_bytes)
 
     def _admin(self, coordinator: Coordinator) -> Admin:
@@ -291,6 +321,9 @@ class Application:
             config.store.url.url, fleet=is_fleet, lock_timeout_ms=config.store.lock_timeout_ms
         )
         coordinator_id = id_of(config)
+        audit = self._audit_log(coordinator_id, producers)
+        self._security = Security(config, audit, coordinator_id)
+        self._watch_files(self._security.watch)
         caller = StoreThread()
         opened = caller.call(
             store.open,
@@ -336,6 +369,7 @@ class Application:
             offsets_export=producers.offsets_export,
             dead_letters=producers.dead_letters,
             events=await self._event_sink(coordinator_id, clock),
+            guard=self._security.guard,
         )
 
     def _producers(self, refusals: Refusals) -> Producers:
@@ -353,6 +387,41 @@ class Application:
         self._renewals.append(lambda: producers.renew(self._kafka_files()))
         self._stack.push_async_callback(producers.close)
         return producers
+
+    def _audit_log(self, coordinator_id: str, producers: Producers) -> AuditLog | None:
+        """The audit trail; it ends after the servers, and before the producers."""
+        security = self.config.security
+        # One key for all: a partition keeps their order.
+        key = coordinator_id.encode()
+        audit = make_audit_log(
+            security.audit_sink,
+            queue_max_bytes=security.audit_queue_max_bytes,
+            send=lambda topic, line, done: producers.dead_letters.send(
+                topic, OutgoingMessage(key, line, ()), done
+            ),
+        )
+        if audit is not None:
+            self.board.audit = lambda: audit.figures
+            self._stack.push_async_callback(audit.close)
+        return audit
+
+    def _watch_files(self, watch: FileWatch) -> None:
+        """Looks again and again at the files that are read again when they change."""
+        self.board.file_problems = watch.problems
+        pair = self._pair
+        if pair is not None:
+            watch.add(pair)
+            self._ends_s.append(lambda: pair.value.ends_s)
+        if self._kafka_tls is not None:
+            watch.add(self._kafka_tls, self._renew_clients)
+        self.board.certificate_days = lambda: days_left(
+            {setting: end_s for told in self._ends_s for setting, end_s in told().items()}
+        )
+
+    def _renew_clients(self) -> None:
+        """Lets clients of librdkafka have changed certificates."""
+        for renew in self._renewals:
+            renew()
 
     def _kafka_reader(self, refusals: Refusals) -> LogReader:
         """Reads while files may be opened; the board says when that is over."""
@@ -373,18 +442,12 @@ class Application:
             )
 
         self.board.short_of_files = short
-        if reader.files is not None:
-            self._watch.add(reader.files, self._renew_clients)
-            self._ends_s.append(lambda: reader.certificate_ends_s)
-            self._kafka_files = lambda: reader.file_contents
+        self._kafka_tls = reader.files
+        self._kafka_files = lambda: reader.file_contents
+        self._ends_s.append(lambda: reader.certificate_ends_s)
         if not isinstance(reader, RawLogReader):
             self._renewals.append(reader.renew)
         return reader
-
-    def _renew_clients(self) -> None:
-        """Lets clients of librdkafka read changed certificates."""
-        for renew in self._renewals:
-            renew()
 
     def _catalog_beside(self, reader: LogReader, refusals: Refusals) -> TopicCatalog:
         """The catalog that asks over the reader's kind of connections."""

@@ -193,8 +193,11 @@ class Store(Protocol):
         None = there is no such group.
         """
 
-    def ensure_group(self, group_id: str) -> GroupRow:
-        """The row of a group, made on first use."""
+    def ensure_group(self, group_id: str, *, made_by: str = "") -> GroupRow:
+        """The row of a group, made on first use.
+
+        The principal named `made_by` has made it, unless the row names another one.
+        """
 
     def join_members(self, members: Sequence[MemberRow]) -> list[int | None]:
         """Saves members, each with member epoch = stored + 1; returns those epochs.

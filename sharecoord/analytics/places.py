@@ -77,7 +77,7 @@ def place_of(
     topic = events.removeprefix(TOPIC_PREFIX)
     if not topic:
         raise AnalyticsError("--events kafka: names no topic: write --events kafka:TOPIC")
-    settings = {}
+    settings: dict[str, str] = {}
     if kafka_config:
         settings.update(read_kafka_config(kafka_config, os.environ).properties)
     if kafka is not None:

@@ -276,6 +276,8 @@ class MemberRow:
     topics: tuple[str, ...]
     join_number: int = 0
     """The member's own count of its streams; 0 = the member does not count."""
+    principal: str = ""
+    """Who it is; "" = not known."""
 
 
 @dataclass(slots=True)
@@ -314,6 +316,8 @@ class GroupRow:
     """Overrides of settings, by Kafka's names."""
     group_epoch: int
     """Grows with each change of configuration, pause, reset and blocked key."""
+    made_by: str = ""
+    """The principal whose call made it; "" = not known."""
     pauses: tuple[Pause, ...] = ()
     """Sorted by member, topic and partition."""
     blocked_keys: tuple[BlockedKey, ...] = ()

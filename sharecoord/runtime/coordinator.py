@@ -93,6 +93,7 @@ class Coordinator:
         keep("beat", self._beat)
         keep("memory", self.memory.run)
         keep("idle", IdleWatch(self.groups).run)
+        keep("admission", self.groups.admission.run)
         keep("topics", self._watch_topics)
         keep("log-starts", self._follow_log_starts)
         keep("outboxes", self._follow_letters)

@@ -104,10 +104,16 @@ class Authenticator:
         self._tokens = tokens
         self._oidc = oidc
         self._certificates = certificates
-        self._socket = socket
+        self.socket = socket
+        """Who connects to the Unix socket, once the coordinator listens there."""
         self._must_prove = must_prove
         self._now_ms = now_ms
         self._slowdown = Slowdown(now_ms, sleep)
+
+    @property
+    def checks_authorization(self) -> bool:
+        """Whether tokens of some kind are checked."""
+        return self._tokens is not None or self._oidc is not None
 
     def known(self, credentials: Credentials) -> Identity | None:
         """The identity, where it can be told at once; None = `identify` has to be asked."""
@@ -138,16 +144,28 @@ class Authenticator:
             await self._slowdown.failed(address)
             raise
 
+    def holds(self, identity: Identity) -> bool:
+        """Whether an identity that was proven before may go on, as of a stream that is open.
+
+        It may not once its credential has ended, or its token was taken out of the file, or has
+        other groups or another end there. Of a JSON Web Token nobody hears before its end.
+        """
+        if identity.ends_ms is not None and identity.ends_ms <= self._now_ms():
+            return False
+        if identity.mechanism is Mechanism.TOKEN:
+            return self._tokens is not None and self._tokens.value.has(identity)
+        return True
+
     def _at_once(self, credentials: Credentials) -> Identity | None:
         """The identity; None = a JSON Web Token that has to be checked first."""
         if credentials.authorization:
             identity = self._authorized(credentials.authorization)
         elif credentials.certificate:
             identity = self._certified(credentials.certificate)
-        elif self._must_prove and self._socket == NOBODY:
+        elif self._must_prove and self.socket == NOBODY:
             raise UnauthenticatedError(_NOBODY)
         else:
-            return self._socket
+            return self.socket
         if identity is None or identity.ends_ms is None or identity.ends_ms > self._now_ms():
             return identity
         raise UnauthenticatedError(_ENDED)

@@ -35,7 +35,9 @@ from sharecoord.api.grpc.admin_service import SERVICE, AdminService
 from sharecoord.api.grpc.server import share_service
 from sharecoord.core.changes import PartitionKey
 from sharecoord.runtime.admin.admin import Admin, CoordinatorInfo
+from sharecoord.runtime.admin.operators import Operators
 from sharecoord.testing.fake_log import FakeLog
+from tests.access import access_of
 from tests.support import eventually_async
 from tests.world import World
 
@@ -63,8 +65,10 @@ class Served:
     async def start(self) -> None:
         self.coordinator = await self.world.start()
         self.server = grpc.aio.server()
-        admin = AdminService(Admin(self.coordinator, INFO))
-        share = share_service(self.coordinator)
+        access = access_of(self.coordinator)
+        operators = Operators(Admin(self.coordinator, INFO), self.coordinator)
+        admin = AdminService(operators, access)
+        share = share_service(self.coordinator, access)
         self.server.add_generic_rpc_handlers((share, admin.handlers()))
         port = self.server.add_insecure_port("127.0.0.1:0")
         await self.server.start()
@@ -116,7 +120,9 @@ def test_every_method_of_the_proto_is_there() -> None:
         "".join(f"_{c.lower()}" if c.isupper() else c for c in m.name)[1:]: m.name
         for m in SERVICE.methods
     }
-    served = AdminService(cast("Any", SimpleNamespace(letters=None))).handlers()
+    served = AdminService(
+        cast("Any", None), cast("Any", SimpleNamespace(caller_of=None))
+    ).handlers()
     for name, method in methods.items():
         called = SimpleNamespace(method=f"/{SERVICE.full_name}/{method}", invocation_metadata=())
         assert served.service(cast("Any", called)) is not None, method

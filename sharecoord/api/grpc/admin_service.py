@@ -9,13 +9,14 @@ from __future__ import annotations
 import dataclasses
 import re
 import typing
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 import grpc
 from google.protobuf.message import Message
 
-from sharecoord.api.grpc.calls import unary, without_context
+from sharecoord.api.grpc.access import Access
+from sharecoord.api.grpc.calls import Call, unary
 from sharecoord.api.grpc.validation import (
     check_group_id,
     check_member_id,
@@ -29,8 +30,10 @@ from sharecoord.errors import InvalidRequestError
 from sharecoord.runtime.admin.admin import Admin
 from sharecoord.runtime.admin.descriptions import GroupView
 from sharecoord.runtime.admin.migration import ExportCommand, ImportCommand
+from sharecoord.runtime.admin.operators import Operators
 from sharecoord.runtime.admin.replay import ReplayCommand
 from sharecoord.runtime.letters.plan import LetterCommand
+from sharecoord.security.principals import Caller
 from sharecoord.wire import Mapper
 from sharecoord.wire import admin_service_pb2 as pb
 
@@ -104,8 +107,9 @@ CHECKS: Final[Mapping[str, Callable[[Any], object]]] = {
 class AdminService:
     """AdminService of admin_service.proto."""
 
-    def __init__(self, admin: Admin) -> None:
-        self._admin = admin
+    def __init__(self, operators: Operators, access: Access) -> None:
+        self._operators = operators
+        self._access = access
 
     def handlers(self) -> grpc.GenericRpcHandler[Any, Any]:
         """Method handlers for `grpc.aio.Server.add_generic_rpc_handlers`."""
@@ -114,22 +118,23 @@ class AdminService:
             question, answer = (
                 getattr(pb, kind.name) for kind in (method.input_type, method.output_type)
             )
-            call = without_context(self._method(method.name, answer))
-            handlers[method.name] = unary(method.name, call, question)
+            call = self._method(method.name, answer)
+            handlers[method.name] = unary(method.name, call, question, self._access.caller_of)
         return grpc.method_handlers_generic_handler(SERVICE.full_name, handlers)
 
-    def _method(self, name: str, answer: type[Message]) -> Callable[[Any], Awaitable[Message]]:
-        command = getattr(Admin, re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower())
+    def _method(self, method: str, answer: type[Message]) -> Call:
+        name = re.sub(r"(?<!^)(?=[A-Z])", "_", method).lower()
+        command = getattr(Admin, name)
         hints = typing.get_type_hints(command)
         del hints["return"]
 
-        async def call(request: Message) -> Message:
+        async def call(request: Message, caller: Caller) -> Message:
             _check(request)
             try:
                 arguments = _arguments(command, hints, request)
             except ValueError as error:
                 raise InvalidRequestError(str(error)) from error
-            return MAPPER.answer(answer, await command(self._admin, **arguments))
+            return MAPPER.answer(answer, await self._operators.call(caller, name, arguments))
 
         return call
 

@@ -11,12 +11,17 @@ import structlog
 from google.protobuf.message import DecodeError, Message
 
 from sharecoord.errors import DrainingError, InternalError, InvalidRequestError, SharecoordError
+from sharecoord.security.principals import Caller
 from sharecoord.wire.status import code_of, text_of, trailing_metadata
 
 log = structlog.get_logger(__name__)
 
 ServicerContext = grpc.aio.ServicerContext[Any, Any]
-Call = Callable[[Any, ServicerContext], Awaitable[Message]]
+Call = Callable[[Any, Caller], Awaitable[Message]]
+"""A method: its request, and who calls."""
+
+CallerOf = Callable[[ServicerContext, str], Awaitable[Caller]]
+"""`Access.caller_of`."""
 
 
 async def abort(context: ServicerContext, error: SharecoordError) -> None:
@@ -41,15 +46,6 @@ def host_of(context: ServicerContext) -> str:
     return unquote(context.peer().partition(":")[2])
 
 
-def without_context(call: Callable[[Any], Awaitable[Message]]) -> Call:
-    """A method that looks at its request alone."""
-
-    async def answer(request: Any, _: ServicerContext) -> Message:
-        return await call(request)
-
-    return answer
-
-
 def parsed(request_type: type[Message], data: bytes) -> Any:
     """A request out of its bytes.
 
@@ -67,12 +63,18 @@ def parsed(request_type: type[Message], data: bytes) -> Any:
         ) from error
 
 
-def unary(name: str, call: Call, request_type: type[Message]) -> grpc.RpcMethodHandler[Any, Any]:
-    """A unary method whose typed errors become a status with reason and details."""
+def unary(
+    name: str, call: Call, request_type: type[Message], caller_of: CallerOf
+) -> grpc.RpcMethodHandler[Any, Any]:
+    """A unary method whose typed errors become a status with reason and details.
+
+    Nothing of a request is read before its caller is known.
+    """
 
     async def guarded(request: bytes, context: ServicerContext) -> Message | None:
         try:
-            return await call(parsed(request_type, request), context)
+            caller = await caller_of(context, name)
+            return await call(parsed(request_type, request), caller)
         except SharecoordError as error:
             await abort(context, error)
         except Exception as error:  # noqa: BLE001 - whatever it is, the caller must hear of it

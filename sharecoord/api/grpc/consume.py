@@ -8,7 +8,8 @@ import math
 import structlog
 from grpc import aio
 
-from sharecoord.api.grpc.calls import ServicerContext, abort, host_of, parsed, unexpected
+from sharecoord.api.grpc.access import Access
+from sharecoord.api.grpc.calls import ServicerContext, abort, parsed, unexpected
 from sharecoord.api.grpc.channel import StreamChannel
 from sharecoord.api.grpc.validation import check_topics, join_command, joined_message
 from sharecoord.core.delivery import PartitionResult
@@ -16,9 +17,9 @@ from sharecoord.core.fleet.held_book import LockBook, lock_book_of
 from sharecoord.errors import InvalidRequestError, SharecoordError
 from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.runtime.group.actor import GroupActor
-from sharecoord.runtime.group.settings import check_subscription
 from sharecoord.runtime.member.session import Session
 from sharecoord.runtime.partition.collector import Collector
+from sharecoord.security.principals import Caller, Credentials
 from sharecoord.wire import codec
 from sharecoord.wire import share_service_pb2 as service
 
@@ -34,10 +35,24 @@ class ConsumeStream(StreamChannel):
     members nearly all wait, and a task takes 1.5 KB.
     """
 
-    __slots__ = ("_context", "_coordinator", "_group", "_reader", "_session", "_writer", "over")
+    __slots__ = (
+        "_access",
+        "_caller",
+        "_context",
+        "_coordinator",
+        "_group",
+        "_reader",
+        "_session",
+        "_writer",
+        "over",
+    )
 
-    def __init__(self, coordinator: Coordinator, context: ServicerContext) -> None:
+    def __init__(
+        self, coordinator: Coordinator, context: ServicerContext, caller: Caller, access: Access
+    ) -> None:
         super().__init__()
+        self._access = access
+        self._caller = caller
         self._coordinator = coordinator
         self._context = context
         self._group: GroupActor | None = None
@@ -100,6 +115,8 @@ class ConsumeStream(StreamChannel):
                     raise InvalidRequestError(
                         "join stands in a later message of the stream; send it once, in the first"
                     )
+                if request.authorization:
+                    await self._renew(request.authorization)
                 self._handle(request)
                 # Frees their memory while this member, one of ten thousand, is silent.
                 del data, request
@@ -119,12 +136,21 @@ class ConsumeStream(StreamChannel):
     async def _join(self, request: service.ConsumeRequest) -> None:
         if not request.HasField("join"):
             raise InvalidRequestError("the first message of a stream must hold join")
-        group_id, command = join_command(request.join, host_of(self._context))
+        group_id, command = join_command(request.join, self._caller)
         self._group, session, lost = await self._coordinator.groups.join(group_id, command, self)
         self._session = session
         joined = joined_message(self._coordinator, self._group, session, lost)
         assignment = codec.assignment(self._group.assignment(session))
         self.put(service.ConsumeResponse(joined=joined, assignment=assignment))
+
+    async def _renew(self, authorization: str) -> None:
+        """Takes a new credential of the member's principal, before the former one ends."""
+        session = self._session
+        assert session is not None, "joined"
+        shown = Credentials(authorization=authorization)
+        caller = await self._access.identified(lambda: shown, self._caller.address, "Consume")
+        self._coordinator.groups.admission.recognise(session, caller, "Consume")
+        self._caller = caller
 
     def _handle(self, request: service.ConsumeRequest) -> None:
         group, session = self._group, self._session
@@ -146,9 +172,7 @@ class ConsumeStream(StreamChannel):
             group.polled(session)
         if request.HasField("subscription"):
             topics = check_topics(list(request.subscription.topics))
-            check_subscription(group.config, topics)
-            group.subscribe(session, topics)
-            self._coordinator.groups.subscription_changed(group, session)
+            self._coordinator.groups.subscribe(group, session, topics)
         if request.HasField("paused"):
             paused = request.paused.partitions
             group.pause(

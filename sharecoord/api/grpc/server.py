@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Any
 
 import grpc
 from google.protobuf.message import Message
@@ -11,13 +11,13 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha.reflection import enable_server_reflection
 
-from sharecoord.api.grpc.calls import ServicerContext, abort, host_of, unary, without_context
+from sharecoord.api.grpc.access import AUTHORIZATION, Access
+from sharecoord.api.grpc.calls import Call, ServicerContext, abort, unary
 from sharecoord.api.grpc.consume import ConsumeStream
 from sharecoord.api.grpc.unary import UnaryCalls
-from sharecoord.api.grpc.validation import join_command
 from sharecoord.api.sockets import check_free, closed_to_others
 from sharecoord.config.endpoints import ListenAddress, TcpAddress, UnixAddress
-from sharecoord.errors import InvalidConfigError, UnauthenticatedError
+from sharecoord.errors import InvalidConfigError, SharecoordError
 from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.security.files import WatchedFiles
 from sharecoord.security.key_pairs import KeyPair
@@ -35,59 +35,59 @@ OPTIONS: list[tuple[str, Any]] = [
 ]
 
 
-def share_service(coordinator: Coordinator) -> grpc.GenericRpcHandler[Any, Any]:
+def share_service(coordinator: Coordinator, access: Access) -> grpc.GenericRpcHandler[Any, Any]:
     """ShareService of share_service.proto: its method handlers."""
     calls = UnaryCalls(coordinator)
-
-    async def join(request: service.JoinRequest, context: ServicerContext) -> Message:
-        group_id, command = join_command(request.join, host_of(context))
-        return await calls.join(group_id, command)
+    quotas = coordinator.context.guard.quotas
 
     async def consume(_: object, context: ServicerContext) -> None:
         # Read and written by hand: generators cost more.
-        await ConsumeStream(coordinator, context).run()
+        try:
+            caller = await access.caller_of(context, "Consume")
+            access.check_stream(caller)
+        except SharecoordError as error:
+            await abort(context, error)
+            return
+        quotas.stream(caller.principal, 1)
+        try:
+            await ConsumeStream(coordinator, context, caller, access).run()
+        finally:
+            quotas.stream(caller.principal, -1)
 
-    plain: dict[str, tuple[Callable[[Any], Awaitable[Message]], type[Message]]] = {
+    plain: dict[str, tuple[Call, type[Message]]] = {
+        "Join": (calls.join, service.JoinRequest),
         "Fetch": (calls.fetch, service.FetchRequest),
         "Acknowledge": (calls.acknowledge, service.AcknowledgeRequest),
         "Heartbeat": (calls.heartbeat, service.HeartbeatRequest),
         "Leave": (calls.leave, service.LeaveRequest),
     }
     handlers = {
-        name: unary(name, without_context(call), kind) for name, (call, kind) in plain.items()
+        name: unary(name, call, kind, access.caller_of) for name, (call, kind) in plain.items()
     }
-    handlers["Join"] = unary("Join", join, service.JoinRequest)
     # No serializer: stream messages are serialised when they are queued.
     handlers["Consume"] = grpc.stream_stream_rpc_method_handler(consume)
     return grpc.method_handlers_generic_handler("sharecoord.v1.ShareService", handlers)
 
 
-# -- credentials of a call ------------------------------------------------------------------------
-
-_NO_CREDENTIALS: Final = (
-    "this coordinator checks no user names, passwords or tokens, so it refuses a call that brings "
-    "some (authorization) instead of ignoring them. In the client, remove sasl.* and set "
-    "security.protocol to ssl, or to plaintext; who may connect is decided by client certificates "
-    "(tls.client.ca.file of the coordinator) and by the network"
-)
-
-
-async def _refuse(_: object, context: ServicerContext) -> None:
-    await abort(context, UnauthenticatedError(_NO_CREDENTIALS))
-
-
-# A stream handler fits every kind of method: it refuses before a message is read.
-_REFUSAL: Final = grpc.stream_stream_rpc_method_handler(_refuse)
-
 Details = grpc.HandlerCallDetails
 
 
 class CredentialsRefused(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
-    """Refuses each call that brings credentials: nothing checks them yet.
+    """Refuses each call that brings credentials, where nothing checks them, whatever it asks for.
 
     A client that sends a password or a token believes that it decides what it may do; to ignore it
     would let the client go on believing so.
     """
+
+    def __init__(self, access: Access) -> None:
+        async def refuse(_: object, context: ServicerContext) -> None:
+            try:
+                await access.caller_of(context, "call")
+            except SharecoordError as error:
+                await abort(context, error)
+
+        # A stream handler fits every kind of method: it refuses before a message is read.
+        self._refusal = grpc.stream_stream_rpc_method_handler(refuse)
 
     async def intercept_service(
         self,
@@ -95,8 +95,9 @@ class CredentialsRefused(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         handler_call_details: Details,
     ) -> grpc.RpcMethodHandler[Any, Any]:
         """The method, or the refusal."""
-        if any(key == "authorization" for key, _ in handler_call_details.invocation_metadata or ()):
-            return _REFUSAL
+        shown = handler_call_details.invocation_metadata or ()
+        if any(key == AUTHORIZATION for key, _ in shown):
+            return self._refusal
         return await continuation(handler_call_details)
 
 
@@ -104,12 +105,18 @@ class CredentialsRefused(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
 
 
 def make_server(
-    coordinator: Coordinator, *, request_bytes_max: int, shares_port: bool, reflection: bool = True
+    coordinator: Coordinator,
+    access: Access,
+    *,
+    request_bytes_max: int,
+    shares_port: bool,
+    reflection: bool = True,
 ) -> tuple[grpc.aio.Server, HealthServicer]:
     """A server with every service, not yet listening, and its health service.
 
     Args:
         coordinator: The coordinator behind the services.
+        access: Tells who calls. Health and reflection answer everybody.
         request_bytes_max: Largest message of a client.
         shares_port: Whether other processes listen at the same port.
         reflection: Whether the server tells which calls there are.
@@ -119,8 +126,9 @@ def make_server(
         ("grpc.max_receive_message_length", request_bytes_max),
         ("grpc.so_reuseport", int(shares_port)),
     ]
-    server = grpc.aio.server(options=options, interceptors=[CredentialsRefused()])
-    server.add_generic_rpc_handlers((share_service(coordinator),))
+    refused = [] if access.checks_authorization else [CredentialsRefused(access)]
+    server = grpc.aio.server(options=options, interceptors=refused)
+    server.add_generic_rpc_handlers((share_service(coordinator, access),))
     statuses = HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(statuses, server)
     if reflection:

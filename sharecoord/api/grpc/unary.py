@@ -15,6 +15,7 @@ from sharecoord.api.grpc.validation import (
     check_group_id,
     check_member_id,
     check_most,
+    join_command,
     joined_message,
 )
 from sharecoord.core.changes import PartitionKey
@@ -25,8 +26,9 @@ from sharecoord.errors import InvalidRequestError, SharecoordError
 from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.runtime.group import acknowledge_for
 from sharecoord.runtime.group.actor import GroupActor
-from sharecoord.runtime.member.session import JoinCommand, Session
+from sharecoord.runtime.member.session import Session
 from sharecoord.runtime.partition.collector import Collector
+from sharecoord.security.principals import Caller
 from sharecoord.wire import codec
 from sharecoord.wire import share_service_pb2 as service
 
@@ -111,8 +113,9 @@ class UnaryCalls:
     def __init__(self, coordinator: Coordinator) -> None:
         self._coordinator = coordinator
 
-    async def join(self, group_id: str, command: JoinCommand) -> service.JoinResponse:
+    async def join(self, request: service.JoinRequest, caller: Caller) -> service.JoinResponse:
         """Joins without a stream."""
+        group_id, command = join_command(request.join, caller)
         command.credit_records = command.credit_bytes = 0
         group, session, lost = await self._coordinator.groups.join(
             group_id, command, PolledChannel()
@@ -123,23 +126,26 @@ class UnaryCalls:
             assignment=codec.assignment(group.assignment(session)),
         )
 
-    async def _member(self, request: MemberRequest) -> tuple[GroupActor, Session]:
+    async def _member(
+        self, request: MemberRequest, caller: Caller, call: str
+    ) -> tuple[GroupActor, Session]:
         """The session of a call; every call is a sign of life."""
         group = await self._coordinator.groups.existing(check_group_id(request.group_id))
         session = group.session(check_member_id(request.member_id), request.member_epoch)
+        self._coordinator.groups.admission.recognise(session, caller, call)
         group.polled(session)
         if isinstance(session.channel, PolledChannel) or session.channel is None:
             group.expire_later(session)
         return group, session
 
-    async def fetch(self, request: service.FetchRequest) -> service.FetchResponse:
+    async def fetch(self, request: service.FetchRequest, caller: Caller) -> service.FetchResponse:
         """Answers a Fetch, after a wait for records.
 
         Raises:
             InvalidRequestError: No request id, or one that goes back; a bound is passed.
             UnknownMemberError: Join first.
         """
-        group, session = await self._member(request)
+        group, session = await self._member(request, caller, "Fetch")
         channel = session.channel
         if channel is None:
             channel = session.channel = PolledChannel()
@@ -208,7 +214,9 @@ class UnaryCalls:
         finally:
             session.credit.records = session.credit.delivered_records
 
-    async def acknowledge(self, request: service.AcknowledgeRequest) -> service.AcknowledgeResponse:
+    async def acknowledge(
+        self, request: service.AcknowledgeRequest, caller: Caller
+    ) -> service.AcknowledgeResponse:
         """Settles ranges; answers after the commit."""
         items = codec.acknowledgements(request.acknowledgements)
         done: asyncio.Future[list[PartitionResult]] = asyncio.get_running_loop().create_future()
@@ -218,11 +226,12 @@ class UnaryCalls:
                 done.set_result(results)
 
         if request.member_epoch:
-            group, session = await self._member(request)
+            group, session = await self._member(request, caller, "Acknowledge")
             group.acknowledge(session, items, Collector(answer))
         else:
             group = await self._coordinator.groups.existing(check_group_id(request.group_id))
             member_id = check_member_id(request.member_id)
+            self._coordinator.groups.admission.check_settle(caller, group.group_id)
             acknowledge_for.check_allowed(group.config, member_id)
             acknowledge_for.acknowledge_for(group, member_id, items, Collector(answer))
         results = await done
@@ -230,14 +239,16 @@ class UnaryCalls:
             outcomes=[codec.partition_outcome(result) for result in results]
         )
 
-    async def heartbeat(self, request: service.HeartbeatRequest) -> service.HeartbeatResponse:
+    async def heartbeat(
+        self, request: service.HeartbeatRequest, caller: Caller
+    ) -> service.HeartbeatResponse:
         """Keeps the session alive and tells the assignment."""
-        group, session = await self._member(request)
+        group, session = await self._member(request, caller, "Heartbeat")
         return service.HeartbeatResponse(assignment=codec.assignment(group.assignment(session)))
 
-    async def leave(self, request: service.LeaveRequest) -> service.LeaveResponse:
+    async def leave(self, request: service.LeaveRequest, caller: Caller) -> service.LeaveResponse:
         """Leaves; answers after the commit. Records of an unanswered fetch go back unseen."""
-        group, session = await self._member(request)
+        group, session = await self._member(request, caller, "Leave")
         if isinstance(session.channel, PolledChannel):
             _hand_back(group, session, session.channel.broken)
             _hand_back(group, session, session.channel.waiting)

@@ -17,6 +17,7 @@ from sharecoord.errors import InvalidRequestError, UnsupportedVersionError
 from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.runtime.group.actor import GroupActor
 from sharecoord.runtime.member.session import JoinCommand, Session
+from sharecoord.security.principals import Caller
 from sharecoord.wire import PROTOCOL_VERSION, codec
 from sharecoord.wire import share_service_pb2 as service
 
@@ -116,8 +117,8 @@ def _acquire_mode(number: int) -> AcquireMode:
     return _MODES[number]
 
 
-def join_command(join: service.Join, host: str) -> tuple[str, JoinCommand]:
-    """Group id and join, checked.
+def join_command(join: service.Join, caller: Caller) -> tuple[str, JoinCommand]:
+    """Group id and join of a caller, checked.
 
     Raises:
         InvalidRequestError: A field can not be used.
@@ -138,7 +139,7 @@ def join_command(join: service.Join, host: str) -> tuple[str, JoinCommand]:
     command = JoinCommand(
         member_id=check_member_id(join.member_id),
         client_id=_check_text("client_id", join.client_id, CLIENT_ID_CHARACTERS_MAX),
-        host=host,
+        host=caller.address,
         topics=topics,
         mode=_acquire_mode(join.acquire_mode),
         max_poll_records=join.max_poll_records,
@@ -148,6 +149,7 @@ def join_command(join: service.Join, host: str) -> tuple[str, JoinCommand]:
         lock_book=lock_book_of(map(codec.held_range, join.lock_book)),
         join_number=join.join_number,
         opens=codec.opened(join.opens),
+        caller=caller,
     )
     return group_id, command
 

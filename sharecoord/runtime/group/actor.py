@@ -70,6 +70,7 @@ class GroupActor(Group):
         """Number of joins that are being written."""
         self.owed_topics: frozenset[str] = frozenset()
         """Topics with dead letters that wait: they are served without members, too."""
+        self.made_by = row.made_by
         self.group_epoch = self.seen_epoch = row.group_epoch
         self.shared_order = SharedOrder(self)
         self.opener = Opener(self)
@@ -140,6 +141,7 @@ class GroupActor(Group):
                     self.context.coordinator_id,
                     command.topics,
                     join_number=command.join_number,
+                    principal="" if command.caller is None else command.caller.principal.name,
                 )
             )
         finally:
@@ -211,16 +213,26 @@ class GroupActor(Group):
             gateway=gateway,
             away=Away.after(former) if self.context.in_fleet and not gateway else None,
             opens=command.opens,
+            caller=command.caller,
         )
         if former is None:
             tell(self.context, self.group_id, GroupEvent.JOINED, session=session)
         else:
             self._replace(former, session)
+            self._count_for_principal(former, -1)
+        self._count_for_principal(session, 1)
         self.dispatcher.joined(session)
         if not gateway:
             self._watch_polls(session)
         idle.wake(self)
         return session
+
+    def _count_for_principal(self, session: Session, change: int) -> None:
+        """Counts a member for its principal's quota, at the coordinator that let it in."""
+        if session.caller is not None:
+            quotas, principal = self.context.guard.quotas, session.caller.principal
+            quotas.member(principal, change)
+            session.records_max = quotas.records_each(principal)
 
     def _replace(self, former: Session, session: Session) -> None:
         """A member's new stream takes the place of its former one."""
@@ -362,6 +374,7 @@ class GroupActor(Group):
             return
         session.presence.cancel_timers()
         session.channel = None
+        self._count_for_principal(session, -1)
         if not session.is_lent:
             self.peers.gateway.left(session, book)
         self.dispatcher.left(session)
@@ -547,6 +560,7 @@ class GroupActor(Group):
         self.peers.closed(self)
         for session in self.sessions.values():
             session.presence.cancel_timers()
+            self._count_for_principal(session, -1)
             self.peers.gateway.gone(session)
             channel, session.channel = session.channel, None
             if channel is not None:

@@ -18,11 +18,14 @@ from sharecoord.errors import (
     StoreFencedError,
 )
 from sharecoord.runtime.group.actor import GroupActor
+from sharecoord.runtime.group.admission import Admission
 from sharecoord.runtime.group.group import Peers
+from sharecoord.runtime.group.settings import check_subscription
 from sharecoord.runtime.kernel.context import Context
 from sharecoord.runtime.member.channel import MemberChannel
 from sharecoord.runtime.member.session import JoinCommand, Session
 from sharecoord.runtime.partition.actor import PartitionActor
+from sharecoord.security.principals import Caller
 
 log = structlog.get_logger(__name__)
 
@@ -41,6 +44,7 @@ class Groups(Mapping[str, GroupActor]):
         self._making: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self.draining = False
         """Whether the coordinator goes down: nobody joins any more."""
+        self.admission = Admission(context.guard, self)
         self.topics_wanted = asyncio.Event()
         """Set when members want topics that may not be open."""
 
@@ -70,8 +74,8 @@ class Groups(Mapping[str, GroupActor]):
             del self._actors[group.group_id]
         group.close()
 
-    async def open(self, group_id: str) -> GroupActor:
-        """The group's actor; made on first use.
+    async def open(self, group_id: str, made_by: str = "") -> GroupActor:
+        """The group's actor; made on first use, by this principal.
 
         Raises:
             LimitExceededError: The group is new, and there are as many as there may be.
@@ -84,7 +88,7 @@ class Groups(Mapping[str, GroupActor]):
             if found is None:
                 self.check_room(group_id)
                 row: GroupRow = await self._context.caller.call(
-                    self._context.store.ensure_group, group_id
+                    self._context.store.ensure_group, group_id, made_by=made_by
                 )
                 found = self._actors[group_id] = GroupActor(self._context, row, self.peers)
         return found
@@ -142,13 +146,16 @@ class Groups(Mapping[str, GroupActor]):
         Raises:
             DrainingError: This coordinator is going down.
             LimitExceededError: Too many files are open for one more.
+            UnauthorizedError: The caller may not be such a member.
             SharecoordError: As `GroupActor.join`.
         """
         if self.draining:
             raise DrainingError.of_this_coordinator()
+        caller = command.caller = command.caller or Caller()
+        self.admission.check_join(caller, group_id, command.member_id, command.topics)
         self._check_files(group_id, command.member_id)
         for lives_left in reversed(range(JOIN_LIVES_MAX)):
-            group = await self.open(group_id)
+            group = await self.open(group_id, caller.principal.name)
             await self._open_topics(group, command.topics)
             try:
                 session, lost = await group.join(command, channel)
@@ -203,6 +210,18 @@ class Groups(Mapping[str, GroupActor]):
             return
         for topic, info in found.items():
             group.topic_found(topic, info)
+
+    def subscribe(self, group: GroupActor, session: Session, topics: Sequence[str]) -> None:
+        """Lets a member have other topics from now on, and opens them.
+
+        Raises:
+            InvalidRequestError: The topic of the group's own dead letters is among them.
+            UnauthorizedError: The member may not have one of them.
+        """
+        check_subscription(group.config, topics)
+        self.admission.check_subscription(session, topics)
+        group.subscribe(session, topics)
+        self.subscription_changed(group, session)
 
     def subscription_changed(self, group: GroupActor, session: Session) -> None:
         """Opens the topics that a member wants now."""

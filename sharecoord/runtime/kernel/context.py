@@ -26,6 +26,7 @@ from sharecoord.runtime.kernel.lease import Lease
 from sharecoord.runtime.kernel.open_files import OpenFiles
 from sharecoord.runtime.kernel.store_thread import StoreCaller
 from sharecoord.runtime.kernel.supervisor import Supervisor
+from sharecoord.security.guard import Guard
 
 
 class ParkingLimits(NamedTuple):
@@ -87,6 +88,8 @@ class Context:
     """Whether there are, or may be, other coordinators on the same store."""
     events: EventSink | None = None
     """None when there is no event log (`events.sink` is off)."""
+    guard: Guard = field(default_factory=Guard)
+    """Decides who may do what; by default everybody everything."""
     calls: GatheredCalls = field(init=False)
     lanes: LaneLooks = field(init=False)
     """Made by `letters.lanes.Lanes`."""

@@ -30,6 +30,7 @@ from sharecoord.core.partition.decisions import (
 from sharecoord.core.states import AcknowledgeOutcome, AcknowledgeType, AcquireMode
 from sharecoord.errors import MemberFencedError
 from sharecoord.runtime.member.channel import MemberChannel
+from sharecoord.security.principals import Caller
 
 
 @dataclass(slots=True)
@@ -53,6 +54,8 @@ class JoinCommand:
     another coordinator served when the gateway wrote the book may be missing. None = all."""
     opens: frozenset[int] = frozenset()
     """See `Session.opens`."""
+    caller: Caller | None = None
+    """Who joins; None = another coordinator has let the member in."""
 
 
 @dataclass(slots=True)
@@ -291,6 +294,11 @@ class Session:
     """Whether no other member is connected for its topics, by the dispatcher's last look."""
     away: Away | None = None
     """Set in a fleet, for a member with its stream here."""
+    caller: Caller | None = None
+    """Who the member is, as it proved last; None = this coordinator has not let it in itself: it is
+    known from the store alone, or from its gateway."""
+    records_max: int | None = None
+    """Its part of its principal's quota of records in flight; None = there is none."""
     opens: frozenset[int] = frozenset()
     """Compressions (Kafka's numbers, 0 = none) of the record batches that the member can open;
     empty = it gets columns only."""
@@ -335,7 +343,10 @@ class Session:
         if self.channel.unsent_bytes > self.credit.unsent_max_bytes:
             return 0
         left = self.credit.left_records
-        return left if self.is_lent else min(left, self._ceiling - held)
+        if self.is_lent:
+            return left
+        most = self._ceiling if self.records_max is None else min(self._ceiling, self.records_max)
+        return min(left, most - held)
 
     @property
     def _ceiling(self) -> int:

@@ -51,8 +51,10 @@ def _lock_group(connection: Connection, group_id: str) -> GroupRow | None:
     return None if row is None else decode_group(row, _blocked_keys(connection, group_id))
 
 
-def ensure_group(connection: Connection, dialect: Dialect, group_id: str) -> GroupRow:
-    """The group's row, locked; made when it is missing."""
+def ensure_group(
+    connection: Connection, dialect: Dialect, group_id: str, made_by: str = ""
+) -> GroupRow:
+    """The group's row, locked; made when it is missing, by the principal of that name."""
     if group := _lock_group(connection, group_id):
         return group
     for _ in range(ROUNDS):
@@ -61,6 +63,7 @@ def ensure_group(connection: Connection, dialect: Dialect, group_id: str) -> Gro
             "config": encode_config({}),
             "group_epoch": read_floor(connection),
             "paused": encode_pauses(()),
+            "made_by": made_by,
         }
         connection.execute(dialect.insert_or_ignore(SHARE_GROUP), values)
         if group := _lock_group(connection, group_id):
@@ -134,8 +137,8 @@ class GroupCalls(SqlCalls):
         return sorted(groups, key=lambda group: group.group_id)
 
     @writing
-    def ensure_group(self, connection: Connection, group_id: str) -> GroupRow:
-        return ensure_group(connection, self._dialect, group_id)
+    def ensure_group(self, connection: Connection, group_id: str, *, made_by: str = "") -> GroupRow:
+        return ensure_group(connection, self._dialect, group_id, made_by)
 
     @writing
     def save_group_config(

@@ -167,11 +167,13 @@ def _make(database: MemoryDatabase, key: PartitionKey, *, bounded: bool | None) 
     database.partitions[row.partition_id] = MemoryPartition(row)
 
 
-def ensure(database: MemoryDatabase, group_id: str) -> GroupRow:
+def ensure(database: MemoryDatabase, group_id: str, made_by: str = "") -> GroupRow:
     """The row of a group, made where it is missing."""
-    return database.groups.setdefault(
-        group_id, GroupRow(group_id=group_id, config={}, group_epoch=database.epoch_floor)
-    )
+    fresh = GroupRow(group_id, config={}, group_epoch=database.epoch_floor, made_by=made_by)
+    group = database.groups.setdefault(group_id, fresh)
+    if made_by and not group.made_by:
+        group = database.groups[group_id] = replace(group, made_by=made_by)
+    return group
 
 
 def change_group(database: MemoryDatabase, group: GroupRow) -> GroupRow:

@@ -378,9 +378,9 @@ class MemoryStore:
             kept = merged(group, blocked, unblocked, database.clock_ms())
             return change_group(database, replace(group, blocked_keys=kept))
 
-    def ensure_group(self, group_id: str) -> GroupRow:
+    def ensure_group(self, group_id: str, *, made_by: str = "") -> GroupRow:
         with self._transaction("ensure_group") as database:
-            return copied(ensure(database, group_id))
+            return copied(ensure(database, group_id, made_by))
 
     def join_members(self, members: Sequence[MemberRow]) -> list[int | None]:
         with self._transaction("join_members") as database:

@@ -20,6 +20,7 @@ from sharecoord.config.process_settings import TlsConfig
 from sharecoord.peers.links import channel_maker
 from sharecoord.security.files import WatchedFiles
 from sharecoord.security.key_pairs import KeyPair, listener_pair
+from tests.access import access_of
 from tests.certificates import Authority, Live, Pair, pem_of, replace_file, shown_at
 from tests.unit.runtime.worlds import world_with
 
@@ -53,7 +54,9 @@ async def serving(
     live: Live, *, clients: bool, host: str = "127.0.0.1"
 ) -> AsyncIterator[Certified]:
     coordinator = world_with(0).build("one")
-    server, statuses = make_server(coordinator, request_bytes_max=1 << 20, shares_port=False)
+    server, statuses = make_server(
+        coordinator, access_of(coordinator), request_bytes_max=1 << 20, shares_port=False
+    )
     pair = watched(live, clients=clients)
     bound = bind(server, TcpAddress(host, 0), pair)
     await server.start()

@@ -18,11 +18,12 @@ from sharecoord.config.endpoints import ListenAddress, TcpAddress, UnixAddress
 from sharecoord.config.process_settings import CoordinatorConfig, TlsConfig
 from sharecoord.core.fleet.belonging import SECRET_BYTES
 from sharecoord.devenv.processes import LOOPBACK, free_ports
-from sharecoord.errors import InvalidConfigError
+from sharecoord.errors import InvalidConfigError, SharecoordError
 from sharecoord.peers.links import channel_maker
 from sharecoord.security.files import WatchedFiles
 from sharecoord.security.key_pairs import KeyPair, listener_pair
 from sharecoord.wire import peer_service_pb2 as peer
+from tests.access import access_of
 from tests.certificates import Authority
 from tests.unit.runtime.worlds import world_with
 
@@ -70,7 +71,9 @@ async def code_of(channel: Any, method: str, data: bytes = b"", **options: Any) 
 async def test_the_workers_port_does_not_serve_coordinators() -> None:
     """Not even with the right hello: the method is not there."""
     coordinator = world_with(0).build("owner", fleet=True)
-    server, _ = make_server(coordinator, request_bytes_max=1 << 20, shares_port=False)
+    server, _ = make_server(
+        coordinator, access_of(coordinator), request_bytes_max=1 << 20, shares_port=False
+    )
     address = bind(server, ANYWHERE, None)
     await server.start()
     hello = peer.GatewayItem(hello=peer.Hello(coordinator_id="b", owner_id="owner"))
@@ -87,7 +90,7 @@ async def test_the_fleets_door_serves_nobody_else(method: str) -> None:
 
 
 async def test_a_workers_credentials_do_not_open_it() -> None:
-    refused: list[tuple[str, str]] = []
+    refused: list[tuple[str, SharecoordError]] = []
     token = (("authorization", "Bearer a-good-token-of-a-worker"),)
     async with (
         opened(refused=lambda *said: refused.append(said)) as address,
@@ -95,9 +98,9 @@ async def test_a_workers_credentials_do_not_open_it() -> None:
     ):
         code = await code_of(channel, LINK, b"", metadata=token)
         assert code is grpc.StatusCode.INVALID_ARGUMENT
-    ((came_from, why),) = refused
+    ((came_from, error),) = refused
     assert came_from.startswith(f"{LOOPBACK}:")
-    assert "hello is missing" in why
+    assert "hello is missing" in error.message
 
 
 async def test_beside_a_unix_socket_it_is_on_this_machine_alone(tmp_path: Path) -> None:

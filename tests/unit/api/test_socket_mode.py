@@ -18,6 +18,7 @@ from sharecoord.api import sockets
 from sharecoord.api.grpc.server import bind, make_server
 from sharecoord.config.endpoints import UnixAddress
 from sharecoord.errors import InvalidConfigError
+from tests.access import access_of
 from tests.unit.runtime.worlds import world_with
 
 MODES = [0o600, 0o660, 0o666]
@@ -34,7 +35,9 @@ def mask(request: pytest.FixtureRequest) -> Iterator[int]:
 @asynccontextmanager
 async def serving(path: Path, mode: int) -> AsyncIterator[str]:
     coordinator = world_with(0).build("one")
-    server, _ = make_server(coordinator, request_bytes_max=1 << 20, shares_port=False)
+    server, _ = make_server(
+        coordinator, access_of(coordinator), request_bytes_max=1 << 20, shares_port=False
+    )
     bound = bind(server, UnixAddress(str(path)), None, socket_mode=mode)
     await server.start()
     try:
@@ -107,7 +110,11 @@ async def test_a_file_that_is_no_socket_is_not_touched(tmp_path: Path) -> None:
 async def test_reflection_is_a_switch(tmp_path: Path, *, reflection: bool) -> None:
     coordinator = world_with(0).build("one")
     server, _ = make_server(
-        coordinator, request_bytes_max=1 << 20, shares_port=False, reflection=reflection
+        coordinator,
+        access_of(coordinator),
+        request_bytes_max=1 << 20,
+        shares_port=False,
+        reflection=reflection,
     )
     address = bind(server, UnixAddress(str(tmp_path / "s")), None)
     await server.start()

@@ -11,9 +11,11 @@ import grpc
 from sharecoord.api.grpc.consume import ConsumeStream
 from sharecoord.runtime.memory.stalled_streams import STALLED_AFTER_S
 from sharecoord.runtime.memory.use import use_of
+from sharecoord.security.principals import Caller
 from sharecoord.testing.virtual_time import virtual
 from sharecoord.wire import share_service_pb2 as service
 from sharecoord.wire import share_types_pb2 as types
+from tests.access import access_of
 from tests.unit.runtime.worlds import world_with
 from tests.world import running
 
@@ -55,7 +57,7 @@ async def test_the_session_is_free_at_once_and_the_error_comes_when_it_reads_on(
         credit = types.Credit(records_total=10, bytes_total=1 << 20)
         join.credit.CopyFrom(credit)
         call = Call(service.ConsumeRequest(join=join))
-        stream = ConsumeStream(coordinator, call)  # type: ignore[arg-type]
+        stream = ConsumeStream(coordinator, call, Caller(), access_of(coordinator))  # type: ignore[arg-type]
         serving = asyncio.create_task(stream.run())
         await asyncio.sleep(STALLED_AFTER_S - 1)
         group = coordinator.groups["g"]

@@ -8,9 +8,8 @@ import pytest
 import structlog
 
 from sharecoord.api.grpc.unary import UnaryCalls
-from sharecoord.core.states import AcquireMode
 from sharecoord.errors import SharecoordError, StoreUnavailableError
-from sharecoord.runtime.member.session import JoinCommand
+from sharecoord.security.principals import Caller
 from sharecoord.testing.virtual_time import virtual
 from sharecoord.wire import share_service_pb2 as service
 from tests.unit.runtime.worlds import world_with
@@ -21,18 +20,8 @@ COMMIT_S = 0.5
 
 async def joined(world: World, calls: UnaryCalls) -> service.LeaveRequest:
     """A member that has joined; what it leaves with."""
-    command = JoinCommand(
-        member_id="m",
-        client_id="",
-        host="",
-        topics=("orders",),
-        mode=AcquireMode.FAIR,
-        max_poll_records=0,
-        max_poll_interval_ms=0,
-        credit_records=0,
-        credit_bytes=0,
-    )
-    answer = await calls.join("g", command)
+    join = service.Join(group_id="g", member_id="m", topics=["orders"], protocol_version=1)
+    answer = await calls.join(service.JoinRequest(join=join), Caller())
     world.caller.delay_s = COMMIT_S
     epoch = answer.joined.member_epoch
     return service.LeaveRequest(group_id="g", member_id="m", member_epoch=epoch)
@@ -43,7 +32,7 @@ async def test_a_caller_that_goes_away_while_it_leaves_breaks_nothing() -> None:
     world = world_with(0)
     async with running(world) as coordinator:
         calls = UnaryCalls(coordinator)
-        leaving = asyncio.create_task(calls.leave(await joined(world, calls)))
+        leaving = asyncio.create_task(calls.leave(await joined(world, calls), Caller()))
         await asyncio.sleep(COMMIT_S / 2)
         leaving.cancel()
         with structlog.testing.capture_logs() as lines:
@@ -62,7 +51,7 @@ async def test_leaving_is_confirmed_when_it_is_stored_and_fails_when_it_is_not()
             away: SharecoordError = StoreUnavailableError("away", retry_after_ms=50)
             world.store.fail_next(away, method="commit")
         with pytest.raises(StoreUnavailableError):
-            await calls.leave(request)
+            await calls.leave(request, Caller())
         # It goes with the next commit, whosever that is.
         assert await coordinator.context.committed() is None
         assert world.database.members == {}

@@ -23,6 +23,7 @@ from sharecoord.runtime.partition import whole_batches
 from sharecoord.runtime.partition.record_cache import RecordCache
 from sharecoord.runtime.partition.whole_batches import up_to_a_batch
 from sharecoord.runtime.status.status import StatusBoard
+from sharecoord.security.principals import Caller
 from sharecoord.testing import fake_log
 from sharecoord.testing.fake_log import FakeRecord
 from sharecoord.testing.harness import STORE_EPOCH_MS
@@ -271,14 +272,15 @@ async def test_a_fetch_without_a_stream_gives_them_too() -> None:
             group_id="g", member_id="m", topics=["orders"], protocol_version=1,
             opens=[0, 3, 77],  # type: ignore[list-item]
         )  # fmt: skip
-        group_id, command = join_command(join, "h")
+        _, command = join_command(join, Caller())
         assert command.opens == {0, 3}
-        joined = (await calls.join(group_id, command)).joined
+        joined = (await calls.join(service.JoinRequest(join=join), Caller())).joined
         answer = await calls.fetch(
             service.FetchRequest(
                 group_id="g", member_id="m", member_epoch=joined.member_epoch, request_id=1,
                 max_records=20, max_wait_ms=1_000,
-            )
+            ),
+            Caller(),
         )  # fmt: skip
         assert sum(len(each.whole_batches) for each in answer.batches) == 2
 

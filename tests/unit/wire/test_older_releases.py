@@ -16,6 +16,7 @@ from sharecoord_sdk._core import frames
 from sharecoord.api.grpc.validation import join_command
 from sharecoord.core.fleet.peering import MemberUp
 from sharecoord.core.states import AcquireMode
+from sharecoord.security.principals import Caller
 from sharecoord.wire import peer_codec
 from sharecoord.wire import peer_service_pb2 as peer
 from sharecoord.wire import share_service_pb2 as service
@@ -85,7 +86,7 @@ def test_an_older_owner_has_all_of_a_member_but_what_it_opens() -> None:
 
 def test_of_an_older_member_it_is_known_that_it_opens_nothing() -> None:
     said = understood(a_join()).SerializeToString()
-    _, command = join_command(service.Join.FromString(said), "h")
+    _, command = join_command(service.Join.FromString(said), Caller())
     assert (command.max_poll_records, command.opens) == (7, frozenset())
 
 

@@ -1,0 +1,175 @@
+"""Whether callers may be members: as they come, as they subscribe, and as long as they stay.
+
+The rules and the credentials of a member are looked at again each second. A member that may not be
+one any more leaves: its stream ends with the error, and its records go to others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import structlog
+
+from sharecoord.errors import SharecoordError, UnauthenticatedError, UnauthorizedError
+from sharecoord.runtime.group.actor import GroupActor
+from sharecoord.runtime.member.session import Session
+from sharecoord.security.actions import Action
+from sharecoord.security.actions import group as group_resource
+from sharecoord.security.guard import Guard
+from sharecoord.security.principals import Caller
+from sharecoord.security.rules import Rules
+
+log = structlog.get_logger(__name__)
+
+LOOK_INTERVAL_S: Final = 1.0
+"""How often members are looked at: as often as the files of rules."""
+
+
+class Admission:
+    """Lets members in, and sends away those that may not stay."""
+
+    def __init__(self, guard: Guard, groups: Mapping[str, GroupActor]) -> None:
+        self._guard = guard
+        self._groups = groups
+        self._seen: Rules | None = None
+        """The rules by which all members were looked at last."""
+
+    def check_join(
+        self, caller: Caller, group_id: str, member_id: str, topics: Iterable[str]
+    ) -> None:
+        """Lets a caller join, as a new member or as one that comes back.
+
+        Raises:
+            UnauthorizedError: The rules do not let it, or the member is another principal's.
+            QuotaExceededError: Its principal has as much as it may.
+        """
+        try:
+            self._guard.check_member(caller, group_id, topics)
+            group = self._groups.get(group_id)
+            session = None if group is None else group.sessions.get(member_id)
+            if session is None:
+                self._guard.quotas.check_member(caller.principal)
+            else:
+                _check_same(session, caller)
+            if group is None:
+                self.check_group(caller)
+        except SharecoordError as error:
+            self.refused(caller, "Join", group_id, error)
+            raise
+
+    def check_group(self, caller: Caller) -> None:
+        """Lets a caller make a group.
+
+        Raises:
+            QuotaExceededError: Its principal has made as many as it may.
+        """
+        name = caller.principal.name
+        self._guard.quotas.check_group(
+            caller.principal, lambda: sum(each.made_by == name for each in self._groups.values())
+        )
+
+    def check_subscription(self, session: Session, topics: Iterable[str]) -> None:
+        """Lets a member subscribe to other topics.
+
+        Raises:
+            UnauthorizedError: The rules do not let it.
+        """
+        caller = session.caller or Caller()
+        try:
+            self._guard.check_member(caller, session.group_id, topics)
+        except SharecoordError as error:
+            self.refused(caller, "Subscribe", session.group_id, error)
+            raise
+
+    def check_settle(self, caller: Caller, group_id: str) -> None:
+        """Lets a caller acknowledge in the name of a member that may be gone.
+
+        Raises:
+            UnauthorizedError: The rules do not let it.
+        """
+        try:
+            self._guard.check(caller, [(Action.SETTLE, group_resource(group_id))])
+        except SharecoordError as error:
+            self.refused(caller, "Acknowledge", group_id, error)
+            raise
+
+    def recognise(self, session: Session, caller: Caller, call: str) -> None:
+        """Lets a caller speak for a member: it is the member's principal, with these credentials.
+
+        A member that is known from the store alone is that of the first caller who may be one.
+
+        Raises:
+            UnauthorizedError: It is another principal, or the rules do not let it be a member.
+        """
+        if session.caller is not None and session.caller.identity == caller.identity:
+            return
+        try:
+            _check_same(session, caller)
+            self._guard.check_member(caller, session.group_id, session.topics)
+        except SharecoordError as error:
+            self.refused(caller, call, session.group_id, error)
+            raise
+        if session.caller is None:
+            self._guard.quotas.member(caller.principal, 1)
+        session.caller = caller
+
+    def refused(self, caller: Caller, call: str, group_id: str, error: SharecoordError) -> None:
+        """Writes down that a caller was refused."""
+        self._guard.tell_refusal(caller, call, error, [str(group_resource(group_id))])
+
+    # -- who may not stay -----------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Looks at the members again and again."""
+        while True:
+            await asyncio.sleep(LOOK_INTERVAL_S)
+            self.look()
+
+    def look(self) -> None:
+        """Sends members away whose credentials have ended, or whom the rules do not let stay."""
+        rules = self._guard.rules
+        is_other, self._seen = rules is not self._seen, rules
+        for group in list(self._groups.values()):
+            for session in list(group.sessions.values()):
+                caller = session.caller
+                if caller is None:
+                    continue
+                if rules.quotas or is_other:
+                    session.records_max = self._guard.quotas.records_each(caller.principal)
+                if is_other or not self._guard.holds(caller.identity):
+                    self._look_at(group, session, caller)
+
+    def _look_at(self, group: GroupActor, session: Session, caller: Caller) -> None:
+        try:
+            self._guard.check_still(caller, group.group_id, session.topics)
+        except SharecoordError as error:
+            has_ended = isinstance(error, UnauthenticatedError)
+            why = "credentials" if has_ended else "authorization"
+            log.info(
+                "a member may not stay",
+                group=group.group_id,
+                member=session.member_id,
+                principal=caller.principal.name,
+                why=error.message,
+            )
+            self.refused(caller, "Consume", group.group_id, error)
+            channel = session.channel
+            group.leave(session, why=why)
+            if channel is not None:
+                channel.end(error)
+
+
+def _check_same(session: Session, caller: Caller) -> None:
+    """Refuses a caller who is another principal than the member's.
+
+    Raises:
+        UnauthorizedError: It is.
+    """
+    if session.caller is not None and session.caller.principal.name != caller.principal.name:
+        raise UnauthorizedError(
+            f"member {session.member_id!r} of group {session.group_id!r} is another principal's; "
+            "make a member_id of your own (a UUID)",
+            metadata={"resource": str(group_resource(session.group_id))},
+        )
