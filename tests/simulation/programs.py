@@ -32,8 +32,10 @@ from sharecoord.core.fleet.peering import Relayed, Settled
 from sharecoord.core.partition.decisions import AcquiredRange, HeldRange
 from sharecoord.core.records import ColumnChunk
 from sharecoord.errors import SharecoordError, UnknownMemberError
+from sharecoord.security.principals import Caller
 from sharecoord.wire import codec, peer_codec
 from sharecoord.wire import peer_service_pb2 as peer
+from tests.access import access_of
 from tests.simulation.environment import GROUP
 from tests.simulation.fleet import Node
 from tests.simulation.judges.judge import Judge, Said
@@ -90,7 +92,8 @@ class ProgramStream:
         if self._call is None:
             assert self.node.coordinator is not None, "ready"
             context: Any = self
-            front = _Front(self.node.coordinator, context)
+            coordinator = self.node.coordinator
+            front = _Front(coordinator, context, Caller(), access_of(coordinator))
             self._call = asyncio.create_task(self._serve(front), name="consume")
 
     async def _serve(self, front: _Front) -> None:
