@@ -141,7 +141,7 @@ class GroupActor(Group):
                     self.context.coordinator_id,
                     command.topics,
                     join_number=command.join_number,
-                    principal="" if command.caller is None else command.caller.principal.name,
+                    principal=command.principal_name,
                 )
             )
         finally:
@@ -214,6 +214,7 @@ class GroupActor(Group):
             away=Away.after(former) if self.context.in_fleet and not gateway else None,
             opens=command.opens,
             caller=command.caller,
+            principal=command.principal_name,
         )
         if former is None:
             tell(self.context, self.group_id, GroupEvent.JOINED, session=session)
