@@ -72,6 +72,7 @@ from sharecoord.security.audit import AuditLog, make_audit_log
 from sharecoord.security.authenticator import socket_identity
 from sharecoord.security.files import FileWatch, WatchedFiles
 from sharecoord.security.key_pairs import KeyPair, days_left, listener_pair, management_tls
+from sharecoord.security.principals import Caller
 from sharecoord.security.setup import Security
 from sharecoord.store.factory import make_store
 
@@ -155,7 +156,7 @@ class Application:
             is_fleet=config.coordinator.mode is Mode.FLEET,
         )
         if is_open:
-            log.warning("insecure", why=is_open)
+            log.warning("the listener is open", why=is_open)
         self._pair = listener_pair(config.tls)
         loop = asyncio.get_running_loop()
         self.failure = loop.create_future()
@@ -261,7 +262,13 @@ class Application:
 
     def _peer_door(self, coordinator: Coordinator, fleet: Fleet) -> PeerDoor:
         """Where the other coordinators of a fleet get in, and nobody else."""
-        service = PeerService(coordinator, fleet, secret=self._peer_secret)
+        tell = self._security_parts.guard.tell
+        service = PeerService(
+            coordinator,
+            fleet,
+            secret=self._peer_secret,
+            refused=lambda address, error: tell(Caller(address=address), "Link", error),
+        )
         return PeerDoor(service, message_bytes_max=self.config.limits.request_max_bytes)
 
     def _admin(self, coordinator: Coordinator) -> Admin:

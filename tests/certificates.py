@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 import subprocess
 from pathlib import Path
@@ -126,3 +127,22 @@ def replace_file(path: Path, content: bytes) -> None:
     part = path.with_name(path.name + ".part")
     part.write_bytes(content)
     part.rename(path)
+
+
+def pem_of(pair: Pair) -> str:
+    """The certificate of a pair, written as `shown_at` writes it."""
+    return ssl.DER_cert_to_PEM_cert(ssl.PEM_cert_to_DER_cert(pair.certificate.read_text()))
+
+
+def shown_at(port: int, host: str = "127.0.0.1") -> str:
+    """The certificate that a gRPC server shows to a new connection, as PEM."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    with (
+        socket.create_connection((host, port), timeout=30) as plain,
+        context.wrap_socket(plain) as connection,
+    ):
+        found = connection.getpeercert(binary_form=True)
+    assert found is not None
+    return ssl.DER_cert_to_PEM_cert(found)

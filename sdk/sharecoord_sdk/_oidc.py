@@ -91,7 +91,7 @@ def _content(config: OidcConfig, answer: IO[bytes], deadline: float) -> bytes:
 def _place(config: OidcConfig) -> str:
     """The address without what might be secret in it."""
     parts = parse.urlsplit(config.url)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+    return f"{parts.scheme}://{parts.netloc}{parts.path}"
 
 
 def _problem(config: OidcConfig, what: str, *, retriable: bool = True) -> KafkaException:

@@ -127,6 +127,8 @@ async def _in_thread(work: Callable[[], T]) -> T:
             result = context.run(work)
         except Exception as error:  # noqa: BLE001 - handed to the loop
             raised = error
+        except BaseException as error:  # noqa: BLE001 - sys.exit ends this thread at the most
+            raised = RuntimeError(f"oauth_cb raised {type(error).__name__}")
         try:
             loop.call_soon_threadsafe(settle, result, raised)
         except RuntimeError:

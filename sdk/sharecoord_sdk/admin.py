@@ -30,6 +30,7 @@ from ._admin.errors import (
     UnknownTopicOrPartitionError,
 )
 from ._admin.types import (
+    AccessDescription,
     BlockedKey,
     ConfigEntry,
     ConfigSource,
@@ -63,6 +64,7 @@ from ._async.admin import AsyncAdminClient
 from ._sync.admin import AdminClient
 
 __all__ = [
+    "AccessDescription",
     "AdminClient",
     "AdminError",
     "AsyncAdminClient",

@@ -32,6 +32,7 @@ COMMANDS: Final[dict[str, Lazy]] = {
     "config": Lazy("coordinator.config", "Show the configuration of a coordinator."),
     "store": Lazy("coordinator.store", "Check, migrate, back up and restore a store."),
     "tokens": Lazy("coordinator.tokens", "Create and list tokens of clients."),
+    "acl": Lazy("coordinator.acl", "Ask what somebody may do."),
     "events": Lazy(
         "coordinator.events", "List, join, delete and check the files of the event log."
     ),

@@ -144,6 +144,18 @@ class Authenticator:
             await self._slowdown.failed(address)
             raise
 
+    def holds(self, identity: Identity) -> bool:
+        """Whether an identity that was proven before may go on, as of a stream that is open.
+
+        It may not once its credential has ended, or its token was taken out of the file, or has
+        other groups or another end there. Of a JSON Web Token nobody hears before its end.
+        """
+        if identity.ends_ms is not None and identity.ends_ms <= self._now_ms():
+            return False
+        if identity.mechanism is Mechanism.TOKEN:
+            return self._tokens is not None and self._tokens.value.has(identity)
+        return True
+
     def _at_once(self, credentials: Credentials) -> Identity | None:
         """The identity; None = a JSON Web Token that has to be checked first."""
         if credentials.authorization:

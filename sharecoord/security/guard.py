@@ -57,6 +57,11 @@ class Guard:
         """The rules in force; another object after each change of their file."""
         return OPEN if self._rules is None else self._rules.value
 
+    @property
+    def rules_problem(self) -> str:
+        """Why the file on disk is not in force; "" = it is, or there is none."""
+        return "" if self._rules is None else self._rules.problem
+
     def _quota_of(self, principal: Principal) -> Quota:
         return self.rules.quota_of(principal)
 

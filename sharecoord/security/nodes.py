@@ -76,9 +76,14 @@ class Nodes:
 
     def unknown(self, line: int, what: str, word: str, known: Iterable[str]) -> InvalidConfigError:
         """The error about a word that is not known, with the nearest known one."""
-        near = nearest(word, known)
-        fix = f'did you mean "{near}"?' if near else f"known are {words(known)}"
-        return self.bad(line, f"unknown {what} {word!r}; {fix}")
+        return self.bad(line, unknown(what, word, known))
+
+
+def unknown(what: str, word: str, known: Iterable[str]) -> str:
+    """What is wrong with a word that is not known, with the nearest known one."""
+    near = nearest(word, known)
+    fix = f'did you mean "{near}"?' if near else f"known are {words(known)}"
+    return f"unknown {what} {word!r}; {fix}"
 
 
 def line_of(node: yaml.Node) -> int:

@@ -69,7 +69,7 @@ def name_problem(name: str) -> str:
 def user_problem(name: str) -> str:
     """As `name_problem`, of a user who has proven to be somebody."""
     # In every spelling: nobody should take `User:Anonymous` for a caller without credentials.
-    if USER + name.casefold() == ANONYMOUS.name.casefold():
+    if (USER + name).casefold() == ANONYMOUS.name.casefold():
         return "is kept for callers who show no credentials"
     return name_problem(name)
 
@@ -86,6 +86,8 @@ class Identity:
     mechanism: Mechanism = Mechanism.NONE
     ends_ms: int | None = None
     """Unix time at which the credential ends; None = it has no end."""
+    proof: bytes = field(default=b"", repr=False)
+    """SHA-256 of a token of a file, by which its entry is found again; else empty."""
 
 
 NOBODY: Final = Identity(ANONYMOUS)

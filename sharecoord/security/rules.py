@@ -29,7 +29,7 @@ import yaml
 
 from sharecoord.errors import InvalidConfigError
 from sharecoord.security.actions import CLUSTER, KINDS_OF, Action, Kind, Resource
-from sharecoord.security.nodes import Nodes, line_of, words
+from sharecoord.security.nodes import Nodes, line_of, unknown, words
 from sharecoord.security.principals import ANONYMOUS, USER, Principal
 
 ANY: Final = "*"
@@ -331,6 +331,47 @@ def _pattern(text: str, line: int) -> Pattern:
         return pattern_of(text)
     except ValueError as error:
         raise _FILE.bad(line, f"{text!r} must be {error}") from None
+
+
+# -- words of a question --------------------------------------------------------------------------
+
+
+def action_of(word: str) -> Action:
+    """The action of this name.
+
+    Raises:
+        InvalidConfigError: There is none; names the nearest one.
+    """
+    if word not in _ACTIONS:
+        raise InvalidConfigError(unknown("action", word, Action))
+    return Action(word)
+
+
+def resource_of(text: str) -> Resource:
+    """The resource `kind:name`, or `cluster`.
+
+    Raises:
+        InvalidConfigError: It is none; names the nearest kind.
+    """
+    word, _, name = text.partition(":")
+    if word not in _KINDS:
+        raise InvalidConfigError(unknown("kind of resource", word, Kind))
+    if word == Kind.CLUSTER:
+        return CLUSTER
+    if not name:
+        raise InvalidConfigError(f"resource {text!r} must be `{word}:NAME`")
+    return Resource(Kind(word), name)
+
+
+def principal_of(text: str) -> str:
+    """The principal `User:NAME`.
+
+    Raises:
+        InvalidConfigError: It does not begin so.
+    """
+    if not text.startswith(USER) or text == USER:
+        raise InvalidConfigError(f"principal {text!r} must be `User:NAME`")
+    return text
 
 
 OPEN: Final = Rules(

@@ -85,6 +85,10 @@ class Tokens:
         """
         return self._identities.get(_digest(secret))
 
+    def has(self, identity: Identity) -> bool:
+        """Whether the token of an identity that `find` gave is still there, as it was."""
+        return self._identities.get(identity.proof) == identity
+
 
 def _digest(secret: str) -> bytes:
     return hashlib.sha256(secret.encode(errors="surrogatepass")).digest()
@@ -92,7 +96,7 @@ def _digest(secret: str) -> bytes:
 
 def _identity(token: Token) -> Identity:
     principal = Principal(USER + token.name, frozenset(token.groups))
-    return Identity(principal, Mechanism.TOKEN, token.ends_ms)
+    return Identity(principal, Mechanism.TOKEN, token.ends_ms, token.digest)
 
 
 # -- the file -------------------------------------------------------------------------------------

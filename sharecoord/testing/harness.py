@@ -33,6 +33,7 @@ from sharecoord.runtime.kernel.lease import Lease
 from sharecoord.runtime.kernel.open_files import OpenFiles
 from sharecoord.runtime.member.session import JoinCommand, Session
 from sharecoord.runtime.partition.collector import Collector
+from sharecoord.security.guard import Guard
 from sharecoord.security.principals import Caller
 from sharecoord.store.memory.database import MemoryDatabase
 from sharecoord.store.memory.store import MemoryStore
@@ -428,6 +429,8 @@ class World:
         """The way of its renewals, when these do not wait behind commits."""
         self.members: dict[str, FakeMember] = {}
         self.events: EventSink | None = None
+        self.make_guard: Callable[[str], Guard] = lambda name: Guard(coordinator_id=name)
+        """Makes the guard of each coordinator."""
         self.dead_letters = FakeDeadLetters()
         self._incarnations = itertools.count(1)
 
@@ -492,6 +495,7 @@ class World:
             dead_letters=self.dead_letters.client(),
             files=enough_files(),
             events=self.events,
+            guard=self.make_guard(coordinator_id),
         )
         return Coordinator(context, Fleet(coordinator_id, clock) if fleet else None, network)
 

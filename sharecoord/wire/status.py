@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from urllib.parse import quote
+
 import grpc
 from google.protobuf import any_pb2, duration_pb2
 from google.rpc import code_pb2, error_details_pb2, status_pb2
@@ -11,6 +13,8 @@ from sharecoord.errors import SharecoordError
 DOMAIN = "sharecoord"
 REASON_KEY = "sharecoord-reason"
 RETRY_KEY = "sharecoord-retry-after-ms"
+RESOURCE_KEY = "sharecoord-resource"
+"""What a caller may not use, such as `group:orders`, percent-encoded."""
 DETAILS_KEY = "grpc-status-details-bin"
 
 CODES: dict[str, grpc.StatusCode] = {
@@ -82,6 +86,8 @@ def trailing_metadata(error: SharecoordError) -> Metadata:
         delay.FromMilliseconds(delay_ms)
         details.append(_packed(error_details_pb2.RetryInfo(retry_delay=delay)))
         plain.append((RETRY_KEY, str(delay_ms)))
+    if resource := error.metadata.get("resource"):
+        plain.append((RESOURCE_KEY, quote(_cut(resource), safe=":")))
     status = status_pb2.Status(
         code=code_pb2.Code.Value(code_of(error).name), message=text_of(error), details=details
     )

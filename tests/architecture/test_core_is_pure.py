@@ -108,6 +108,7 @@ def test_the_sdk_needs_grpc_and_protobuf_alone() -> None:
     """What an extra brings is imported by one file, or by what is called after it in `contrib`."""
     optional = {
         ("avro.py", "fastavro"),
+        ("tls_files.py", "cryptography"),
         ("tracing.py", "opentelemetry"),
         ("_transactions.py", "confluent_kafka"),
         ("whole.py", "sharecoord_batches"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -467,6 +467,23 @@ def test_no_secret_gets_into_the_config_map(
         assert "config has a secret in it, which would stand in a ConfigMap" in helm.refusal(*base)
     else:
         assert helm.render(*base)
+
+
+@pytest.mark.parametrize(
+    ("combination", "values", "is_insecure"),
+    [
+        ("service-sqlite", (), False),
+        ("service-sqlite", ("insecure=true",), True),
+        ("service-sqlite-clear", (), True),
+        ("sidecar-sqlite", (), False),
+    ],
+)
+def test_what_is_open_is_accepted_only_by_name(
+    helm: Helm, combination: str, values: Sequence[str], *, is_insecure: bool
+) -> None:
+    base = ["--values", str(CHART / "ci" / f"{combination}-values.yaml")]
+    manifests = helm.render(*base, *(f"--set={value}" for value in values))
+    assert ("--insecure" in coordinator_of(manifests)["args"]) == is_insecure
 
 
 def test_the_chart_is_of_the_same_version_as_the_program() -> None:

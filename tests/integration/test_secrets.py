@@ -6,6 +6,7 @@ import re
 import socket
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 import uuid
@@ -25,6 +26,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     UserScramCredentialUpsertion,
 )
 from sharecoord_sdk import AcknowledgeType, ShareConsumer
+from sharecoord_sdk import AdminClient as Operator
+from sharecoord_sdk.admin import AdminError
 
 from sharecoord.devenv.broker import KafkaBroker
 from sharecoord.devenv.coordinator import CoordinatorProcess, clean_environment
@@ -60,6 +63,11 @@ class Plants:
         """A new secret, with characters that mean something in a URL, in YAML and in JAAS."""
         self._words[name] = uuid.uuid4().hex
         return f'{self._words[name]}@/:?#"%'
+
+    def word(self, name: str) -> str:
+        """A new secret of letters and digits alone."""
+        self._words[name] = uuid.uuid4().hex
+        return self._words[name]
 
     def is_secret(self, name: str, word: str) -> None:
         """Another text that must not be found."""
@@ -126,8 +134,9 @@ def command_lines(pid: int) -> str:
     return "\n".join(lines)
 
 
-def get(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=20) as answer:
+def get(url: str, token: str) -> str:
+    asked = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
+    with urllib.request.urlopen(asked, timeout=20) as answer:
         return str(answer.read().decode("utf-8"))
 
 
@@ -164,8 +173,10 @@ class Run:
         topics.produce(self.topic, RECORDS)
         self.group = unique_name("g")
         self.role, url = planted_store(database.url, password := plants.secret("store"))
+        self.metrics_token = plants.word("token of metrics")
         self.settings = {
             **self._kafka(),
+            **self._doors(),
             "store.url": url.format(plants.in_file(password)),
             "log.level": "debug",
             "events.sink": f"kafka:{self.events}",
@@ -196,6 +207,36 @@ class Run:
         }
         return {f"kafka.{key}": value for key, value in kafka.items()}
 
+    def _doors(self) -> dict[str, object]:
+        """Who may get in, by which secret; `client` is what a worker or an operator shows."""
+        pair = self.cluster.ca.issue("coordinator")
+        tokens, metrics = self.at / "tokens.yaml", self.at / "metrics-token"
+        made = run_cli("tokens", "create", "planted", "--file", str(tokens))
+        token = made.out.strip()
+        self.plants.is_secret("token of clients", token)
+        metrics.write_text(f"{self.metrics_token}\n", encoding="ascii")
+        self.client = {
+            "security.protocol": "sasl_ssl",
+            "ssl.ca.location": str(self.cluster.ca.certificate),
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": "planted",
+            "sasl.password": token,
+        }
+        self.client_file = self.at / "client.properties"
+        lines = "".join(f"{key}={value}\n" for key, value in self.client.items())
+        self.client_file.write_text(lines, encoding="utf-8")
+        return {
+            "tls.cert.file": str(pair.certificate),
+            "tls.key.file": str(pair.key),
+            "security.tokens.file": str(tokens),
+            "security.audit.sink": f"file:{self.audit}",
+            "management.metrics.token.file": str(metrics),
+        }
+
+    @property
+    def audit(self) -> Path:
+        return self.at / "audit.jsonl"
+
     @property
     def log(self) -> str:
         return (self.at / "coordinator.log").read_text(encoding="utf-8", errors="replace")
@@ -203,7 +244,8 @@ class Run:
     def work(self) -> None:
         """Members come, accept and reject; a dead letter arrives."""
         seen: set[int] = set()
-        with ShareConsumer(explicit(self.process.address, self.group)) as consumer:
+        config = {**explicit(self.process.address, self.group), **self.client}
+        with ShareConsumer(config) as consumer:
             consumer.subscribe([self.topic])
 
             def all_done() -> bool:
@@ -216,9 +258,37 @@ class Run:
             eventually(all_done, WAIT_S, what="all records")
             consumer.commit_sync(20)
 
+    def description(self) -> str:
+        """What operators' programs are told of the coordinator."""
+        with Operator({"bootstrap.servers": self.process.address, **self.client}) as operator:
+            described = operator.describe_coordinator()
+        assert "postgresql" in described.store
+        return repr(described)
+
+    def stranger(self) -> str:
+        """What somebody is told who does not know the password, or has an old token."""
+        wrong = {**self.client, "sasl.password": self.plants.word("password of a stranger")}
+        token = self.plants.word("token of a stranger")
+        bearer = {key: value for key, value in self.client.items() if "sasl." not in key}
+        bearer_config: dict[str, object] = {
+            **bearer,
+            "sasl.mechanism": "OAUTHBEARER",
+            "oauth_cb": lambda _: (token, time.time() + _TOKEN_LIFE_S),
+        }
+        said = ""
+        for config in (wrong, bearer_config):
+            with (
+                Operator({"bootstrap.servers": self.process.address, **config}) as operator,
+                pytest.raises(AdminError) as caught,
+            ):
+                operator.list_groups()
+            said += f"{caught.value}{caught.value!r}"
+        return said
+
     def commands(self) -> Iterator[tuple[str, str]]:
         """What operators' commands print."""
         at = ["--bootstrap-server", self.process.address]
+        at += ["--command-config", str(self.client_file)]
         group = ["--group", self.group]
         config = ["--config", str(self.at / "coordinator.yaml"), "--effective"]
         for command in (
@@ -227,6 +297,7 @@ class Run:
             ["groups", "--describe", "--state", *group, *at],
             ["groups", "--describe", "--offsets", "--group", "absent", *at],
             ["records", "list", *group, *at],
+            ["dead-letters", "list", *group, *at],
             ["config", "show", *config],
             ["config", "show", "-o", "json", *config],
             ["store", "check", "--config", str(self.at / "coordinator.yaml")],
@@ -258,11 +329,15 @@ def test_a_full_run_writes_no_secret(
         plants.check("command lines", lines)
         found = re.search(r"health at\s+(http://\S+)/healthz/ready", run.log)
         assert found is not None
+        plants.check("/metrics", get(found[1] + "/metrics", run.metrics_token))
         for path in ("/", "/metrics", "/healthz/ready", "/absent"):
             with suppress(urllib.error.HTTPError):
-                plants.check(path, get(found[1] + path))
+                plants.check(path, get(found[1] + path, plants.word(f"wrong token at {path}")))
+        plants.check("the description of the coordinator", run.description())
+        plants.check("what a stranger is told", run.stranger())
         for command, said in run.commands():
             plants.check(command, said)
+        plants.check("the audit trail", run.audit.read_text(encoding="utf-8"))
         run.lose_the_store()
         eventually(lambda: "password authentication failed" in run.log, WAIT_S, "its loss is said")
         guarded.broker.kill()
@@ -293,6 +368,9 @@ def test_the_processes_of_a_fleet_are_told_in_private(
         lines = command_lines(process._process.pid)
         assert lines.count("--multiprocessing-fork") == 2
         plants.check("command lines", lines)
+        space = urlsplit(url).query
+        for (secret,) in execute(f"{postgresql.url}?{space}", "SELECT secret FROM coordinator"):
+            plants.is_secret("what members of the fleet know", secret)
     plants.check("the log", (tmp_path / "coordinator.log").read_text(encoding="utf-8"))
 
 

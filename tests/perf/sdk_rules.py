@@ -127,7 +127,7 @@ class _Fed:
 
     feed: Feed
 
-    def _open_stream(self, connection: Connection, metadata: Any) -> None:
+    def _open_stream(self, connection: Connection) -> None:
         self.feed.open(connection)
 
     def _send(self, requests: Iterable[service_pb.ConsumeRequest]) -> None:

@@ -45,12 +45,15 @@ class Refusal:
     details: str = "refused"
     reason: str = ""
     retry_after_ms: int | None = None
+    resource: str = ""
 
     def metadata(self) -> tuple[tuple[str, str], ...]:
         """The trailing metadata of the coordinator's errors."""
         found = [("sharecoord-reason", self.reason)] if self.reason else []
         if self.retry_after_ms is not None:
             found.append(("sharecoord-retry-after-ms", str(self.retry_after_ms)))
+        if self.resource:
+            found.append(("sharecoord-resource", self.resource))
         return tuple(found)
 
 
@@ -124,10 +127,13 @@ def acks_of(request: service_pb.ConsumeRequest) -> list[Ack]:
 class FakeStream:
     """The coordinator's end of one stream."""
 
-    def __init__(self, join: service_pb.Join, metadata: dict[str, str], peer: str) -> None:
+    def __init__(self, join: service_pb.Join, context: Any) -> None:
         self.join = join
-        self.metadata = metadata
-        self.peer = peer
+        self.metadata: dict[str, str] = dict(context.invocation_metadata())
+        self.peer: str = context.peer()
+        names = context.auth_context().get("x509_common_name", [b""])
+        #: The name of the client's certificate, "" without one.
+        self.certificate_name: str = names[0].decode()
         self.requests: list[service_pb.ConsumeRequest] = []
         self.is_over = False
         self._changed = threading.Condition()
@@ -168,6 +174,16 @@ class FakeStream:
     def send(self, *batches: types_pb.RecordBatch, **fields: Any) -> None:
         """Sends a message."""
         self._out.put(service_pb.ConsumeResponse(batches=batches, **fields))
+
+    def wait_shown(self) -> str:
+        """Waits for a new credential on the stream, and returns it."""
+        shown: str = self.wait_for(lambda stream: stream.shown())
+        return shown
+
+    def shown(self) -> str:
+        """The credential that was shown last on the stream itself, "" without one."""
+        found = [request.authorization for request in self.requests if request.authorization]
+        return found[-1] if found else ""
 
     def answer(self, acknowledge_id: int, *outcomes: types_pb.PartitionOutcome) -> None:
         """Answers acknowledgements."""
@@ -249,7 +265,7 @@ class FakeCoordinator(service_grpc.ShareServiceServicer):
     ) -> Iterator[service_pb.ConsumeResponse]:
         """One stream."""
         first = next(request_iterator)
-        stream = FakeStream(first.join, dict(context.invocation_metadata()), context.peer())
+        stream = FakeStream(first.join, context)
         context.add_callback(stream.over)
         stream.note(first)
         refusal = self.script.refusals.pop(0) if self.script.refusals else None

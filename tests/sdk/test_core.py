@@ -444,6 +444,7 @@ def test_refusals_name_the_key_and_the_fix(config: dict[str, Any], text: str) ->
     ("config", "text"),
     [
         ({"sasl.mechanism": "PLAIN"}, "sasl.username"),
+        ({"sasl.mechanism": "PLAIN", "sasl.username": "a:b", "sasl.password": "c"}, "a colon"),
         ({"sasl.mechanism": "SCRAM-SHA-256"}, "use PLAIN or OAUTHBEARER"),
         ({"sasl.mechanism": "OAUTHBEARER"}, "oauth_cb"),
         ({"group.id": ""}, "group.id"),

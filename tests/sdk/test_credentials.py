@@ -388,6 +388,7 @@ OIDC = {
         ({f"{PREFIX}.token.endpoint.url": "http://127.0.0.1.evil.example/"}, "https only"),
         ({f"{PREFIX}.token.endpoint.url": "file:///etc/passwd"}, "no https://… address"),
         ({f"{PREFIX}.token.endpoint.url": "https://h:x/"}, "is no address"),
+        ({f"{PREFIX}.token.endpoint.url": "https://u:s3cret@h/"}, "names a user"),
         ({f"{PREFIX}.token.endpoint.url": "https:///token"}, "no https://… address"),
         ({"https.ca.location": "/nowhere.pem"}, "https.ca.location '/nowhere.pem': No such file"),
         ({"https.ca.pem": "nothing"}, "https.ca.pem: no PEM"),

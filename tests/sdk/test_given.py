@@ -308,7 +308,7 @@ class InMemory(ShareConsumer):
         self.shelf = shelf
         self.generation = 0
 
-    def _open_stream(self, connection: Connection, metadata: list[tuple[str, str]]) -> None:
+    def _open_stream(self, connection: Connection) -> None:
         self.generation = connection.generation
         self._send(connection.requests)
 

@@ -46,7 +46,7 @@ class Fed(ShareConsumer):
         self._batches = list(batches)
         self.subscribe(["t"])
 
-    def _open_stream(self, connection: Connection, metadata: Any) -> None:
+    def _open_stream(self, connection: Connection) -> None:
         self._generation = connection.generation
         joined = service_pb.Joined(lock_duration_ms=30_000)
         self._hear(service_pb.ConsumeResponse(joined=joined, batches=self._batches))

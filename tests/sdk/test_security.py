@@ -104,6 +104,27 @@ def test_plain_credentials_and_their_replacement(
     consumer.close()
 
 
+def test_new_credentials_are_tried_at_once_and_stand_in_no_error(
+    drivers: Drivers, secure: FakeCoordinator, certificates: Certificates
+) -> None:
+    refusal = Refusal(grpc.StatusCode.UNAUTHENTICATED, "no such user", "UNAUTHENTICATED")
+    secure.script.refusals = [refusal] * 4
+    plain = {"security_protocol": "sasl_ssl", "sasl_mechanism": "PLAIN", "sasl_username": "u"}
+    consumer = drivers.make_with(config(secure.address, certificates, **plain, sasl_password="p"))
+    consumer.subscribe(["t"])
+    for number in range(4):
+        # The waits of somebody who is refused grow to half a minute; this test would see them.
+        with pytest.raises(KafkaException, match="no such user"):
+            consumer.poll(10)
+        with pytest.raises(ValueError, match="argument 2 holds a NUL") as caught:
+            consumer.set_sasl_credentials("u", "s3cret\x00")
+        assert "s3cret" not in str(caught.value)
+        consumer.set_sasl_credentials("u", f"p{number}")
+    assert consumer.poll(0.05).is_empty()
+    seen = [_plain(secure.stream().metadata) for _ in range(5)]
+    assert seen == ["u:p", "u:p0", "u:p1", "u:p2", "u:p3"]
+
+
 def _plain(metadata: dict[str, str]) -> str:
     kind, _, encoded = metadata["authorization"].partition(" ")
     assert kind == "Basic"

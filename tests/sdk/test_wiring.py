@@ -17,7 +17,7 @@ import pytest
 from sharecoord_sdk import Backoff, Message, Reject, Worker
 from sharecoord_sdk._proto import admin_service_pb2 as admin_pb
 from sharecoord_sdk._proto import share_types_pb2 as types_pb
-from sharecoord_sdk.worker.__main__ import main
+from sharecoord_sdk.worker.__main__ import conf_of_admin, main
 
 from sharecoord.wire import admin_service_pb2_grpc as admin_grpc
 from tests.sdk.fake_coordinator import Ack, FakeCoordinator, Refusal, make_batch
@@ -136,6 +136,20 @@ def test_a_dry_run_shows_the_wiring_and_asks_the_coordinator(
         "a run would work",
     ]
     assert fake.asked == ["coordinator", "settings of g", "topics"], "and nobody joined"
+
+
+def test_a_dry_run_awaits_an_async_callback() -> None:
+    async def callback(text: str) -> tuple[str, float]:
+        return f"token for {text}", 1e12
+
+    conf = {
+        "group.id": "g",
+        "security.protocol": "sasl_ssl",
+        "sasl.mechanisms": "OAUTHBEARER",
+        "oauth_cb": callback,
+    }
+    for_threads = conf_of_admin(Worker(conf))["oauth_cb"]
+    assert for_threads("me") == ("token for me", 1e12)
 
 
 @pytest.mark.parametrize("place", ["wired_app", "wired_app:Nested.worker", "wired_app:make"])

@@ -20,6 +20,7 @@ from sharecoord_sdk._proto import admin_service_pb2 as pb
 
 from .errors import AdminError, item_error
 from .types import (
+    AccessDescription,
     BlockedKey,
     ConfigEntry,
     CoordinatorDescription,
@@ -614,6 +615,27 @@ def export_offsets(
         topics=names_of("topics", topics),
         dry_run=dry_run,
         force=force,
+    )
+
+
+def describe_access(
+    principal: str, action: str, resource: str, *, principal_groups: Sequence[str] = ()
+) -> Call[AccessDescription]:
+    """Whether a principal may do something, and by which line of the coordinator's rules.
+
+    Args:
+        principal: Such as `User:alice`.
+        action: Such as `consume` or `describe`.
+        resource: Such as `group:orders`, `topic:orders` or `cluster`.
+        principal_groups: The groups that its identity provider names.
+    """
+    return call(
+        "DescribeAccess",
+        AccessDescription,
+        principal=principal,
+        principal_groups=list(principal_groups),
+        action=action,
+        resource=resource,
     )
 
 

@@ -423,6 +423,23 @@ class CoordinatorDescription:
 
 
 @dataclass(frozen=True, slots=True)
+class AccessDescription:
+    """What the rules of a coordinator say of one principal, action and resource.
+
+    Attributes:
+        line: The line of the file of rules that decides; 0 = none does, so it is denied, or there
+            are no rules.
+        why: The decision in words.
+        rules_problem: Why the present file of rules is not in force; "" = it is.
+    """
+
+    allowed: bool
+    line: int
+    why: str
+    rules_problem: str
+
+
+@dataclass(frozen=True, slots=True)
 class BlockedKey:
     """A key of which a group hands out nothing.
 

@@ -15,7 +15,7 @@ from sharecoord_sdk._admin import calls
 from sharecoord_sdk._admin.calls import Call
 from sharecoord_sdk._admin.errors import AdminError, kafka_broker
 from sharecoord_sdk._admin.route import Route, speaks_kafka
-from sharecoord_sdk._core.credentials import metadata_of
+from sharecoord_sdk._core.credentials import TokenOutcome, metadata_of
 from sharecoord_sdk._core.tls_files import TlsMaterial
 from sharecoord_sdk._tokens import async_token_source, outcome_of_async
 
@@ -82,6 +82,7 @@ class AsyncAdminClient:
     import_offsets = _method(calls.import_offsets)
     export_offsets = _method(calls.export_offsets)
     describe_coordinator = _method(calls.describe_coordinator)
+    describe_access = _method(calls.describe_access)
 
     async def _run(self, call: Call[T]) -> T:
         route = self._route
@@ -122,7 +123,12 @@ class AsyncAdminClient:
         if route.is_token_due:
             async with self._token_lock:
                 if route.begin_fetch():
-                    route.token_came(await outcome_of_async(self._token_source))
+                    # What interrupts the call ends the fetch: the next call begins another one.
+                    outcome: TokenOutcome = ConnectionError("the fetch was interrupted")
+                    try:
+                        outcome = await outcome_of_async(self._token_source)
+                    finally:
+                        route.token_came(outcome)
         return route.authorization()
 
     async def _send_with(self, address: str, call: Call[Any], authorization: str) -> Message:

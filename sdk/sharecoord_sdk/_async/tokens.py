@@ -6,18 +6,28 @@ import asyncio
 import math
 import time
 import weakref
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from sharecoord_sdk._core.credentials import TokenOutcome
 from sharecoord_sdk._tokens import AsyncTokenSource, outcome_of_async
 
-if TYPE_CHECKING:
-    from .consumer import AsyncShareConsumer
+
+class Fetches(Protocol):
+    """What is asked of the consumer."""
+
+    _token_source: AsyncTokenSource
+
+    def _begin_fetch(self) -> bool:
+        """Whether to fetch a token now."""
+
+    def _token_came(self, outcome: TokenOutcome) -> None:
+        """Takes what the fetch has brought."""
 
 
 class TokenTask:
     """Fetches one consumer's next token at its time. Holds no consumer."""
 
-    def __init__(self, consumer: AsyncShareConsumer) -> None:
+    def __init__(self, consumer: Fetches) -> None:
         self._consumer = weakref.ref(consumer)
         self._timer: asyncio.TimerHandle | None = None
         self._at = math.inf
@@ -52,7 +62,7 @@ class TokenTask:
             self._task = asyncio.get_running_loop().create_task(fetching, name="sharecoord-token")
 
 
-async def _fetch(of: weakref.ref[AsyncShareConsumer], source: AsyncTokenSource) -> None:
+async def _fetch(of: weakref.ref[Fetches], source: AsyncTokenSource) -> None:
     outcome = await outcome_of_async(source)
     consumer = of()
     if consumer is not None:

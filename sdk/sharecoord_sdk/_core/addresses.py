@@ -15,6 +15,8 @@ def url_problem(url: str) -> str:
         return f"is no address ({error})"
     if parts.scheme not in ("http", "https") or not host:
         return "is no https://… address"
+    if parts.username is not None:
+        return "names a user: give client.id and client.secret instead"
     if parts.scheme == "http" and not _is_loopback(host):
         return "is http: the secret goes over https only, but to this machine; use https"
     return ""

@@ -563,6 +563,8 @@ class BaseShareConsumer(CallGuard, ABC):
         """Carries out the core's decisions: opens a stream, sends."""
         with self._as_a_whole():
             now = self._now()
+            if self._config.tls is not None:
+                self._config.tls.look(now)
             core.tick(now)
             connection = core.connect(now)
             if connection is not None:
@@ -649,11 +651,8 @@ class BaseShareConsumer(CallGuard, ABC):
                 return
             self._is_token_due = False
             self._pump(core)
-            core.show_new_token(self._now())
-            requests = core.take_outbox()
-            if requests:
-                self._send(requests)
-            self._schedule_fetch(core)
+            # Opens the stream that waits for its token, or shows the token on it.
+            self._drive(core)
 
     def _dispatch(self, core: ConsumerCore) -> None:
         """Logs, and calls the application's callbacks: always in the caller's thread."""

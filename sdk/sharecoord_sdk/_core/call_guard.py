@@ -55,7 +55,7 @@ class CallGuard(ABC):
 
     @abstractmethod
     def _show_token(self) -> None:
-        """Shows the stream a token that has come, unless somebody is inside a call."""
+        """Passes a token on that has come, unless somebody is inside a call."""
 
     @abstractmethod
     def _caller_id(self) -> int:

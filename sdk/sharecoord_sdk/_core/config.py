@@ -217,6 +217,8 @@ def _sasl(values: dict[str, Any], logger: logging.Logger) -> SaslConfig | None:
     if mechanism == "PLAIN":
         if not (values["sasl.username"] and values["sasl.password"]):
             raise ValueError(f"{CREATE_FAILED}sasl.username and sasl.password must be set")
+        if ":" in values["sasl.username"]:
+            raise ValueError(f"{CREATE_FAILED}sasl.username must not have a colon")
         return SaslConfig(mechanism, values["sasl.username"], values["sasl.password"])
     oidc = _oidc(values) if values[f"{_OAUTH}.method"] == "oidc" else None
     if oidc is None and values["oauth_cb"] is None:

@@ -108,6 +108,10 @@ _BY_REASON: Final = {
     "STORE_UNAVAILABLE": "Its database is away: see store.url and the coordinator's log.",
     "STORE_OUTCOME_UNKNOWN": "Its database is away: see store.url and the coordinator's log.",
     "KAFKA_UNAVAILABLE": "It can not reach Kafka: see its kafka.bootstrap.servers and the brokers.",
+    "UNAUTHENTICATED": "It does not accept the credentials: see sasl.* and ssl.certificate.*.",
+    "AUTHORIZATION_FAILED": "Its security.rules.file does not allow it.",
+    "QUOTA_EXCEEDED": "This consumer's principal uses as much as it may: see the rules' quotas.",
+    "KEYS_UNAVAILABLE": "It has no keys of the identity provider: see its security.oidc.jwks.",
     "LIMIT_EXCEEDED": "It has reached a limit, which the text names.",
 }
 

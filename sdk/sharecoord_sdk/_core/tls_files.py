@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import re
 import ssl
 import threading
@@ -12,6 +13,9 @@ from typing import Any, Final, NamedTuple
 
 #: The largest PEM file that is read: a bundle of all public CAs has 250 KB.
 PEM_BYTES_MAX: Final = 4 << 20
+
+#: Seconds between two looks at the files of a client that is connected.
+LOOK_EVERY_S: Final = 5.0
 
 _OPENSSL: Final = "openssl pkey -in OLD -out NEW"
 
@@ -78,6 +82,7 @@ class TlsFiles:
         self._problem = ""
         self._seen = self._look()
         self._material = read_material(config)
+        self._look_at = -math.inf
 
     def current(self) -> TlsMaterial:
         """The material for a connection that is made now. Looks at the files, and never raises."""
@@ -89,6 +94,15 @@ class TlsFiles:
                 self._read_again()
                 self._seen = seen
             return self._material
+
+    def look(self, now: float) -> None:
+        """Looks at the files, if that is long ago: what is wrong with them is told early.
+
+        A version that is good is taken up though nothing connects, since the next may be broken.
+        """
+        if now >= self._look_at:
+            self._look_at = now + LOOK_EVERY_S
+            self.current()
 
     def _read_again(self) -> None:
         try:

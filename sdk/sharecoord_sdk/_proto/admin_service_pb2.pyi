@@ -710,6 +710,30 @@ class DescribeCoordinatorResponse(_message.Message):
     uptime_ms: int
     def __init__(self, coordinator_id: _Optional[str] = ..., version: _Optional[str] = ..., kafka_cluster_id: _Optional[str] = ..., kafka_bootstrap_servers: _Optional[str] = ..., store: _Optional[str] = ..., uptime_ms: _Optional[int] = ...) -> None: ...
 
+class DescribeAccessRequest(_message.Message):
+    __slots__ = ("principal", "principal_groups", "action", "resource")
+    PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
+    PRINCIPAL_GROUPS_FIELD_NUMBER: _ClassVar[int]
+    ACTION_FIELD_NUMBER: _ClassVar[int]
+    RESOURCE_FIELD_NUMBER: _ClassVar[int]
+    principal: str
+    principal_groups: _containers.RepeatedScalarFieldContainer[str]
+    action: str
+    resource: str
+    def __init__(self, principal: _Optional[str] = ..., principal_groups: _Optional[_Iterable[str]] = ..., action: _Optional[str] = ..., resource: _Optional[str] = ...) -> None: ...
+
+class DescribeAccessResponse(_message.Message):
+    __slots__ = ("allowed", "line", "why", "rules_problem")
+    ALLOWED_FIELD_NUMBER: _ClassVar[int]
+    LINE_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    RULES_PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    allowed: bool
+    line: int
+    why: str
+    rules_problem: str
+    def __init__(self, allowed: bool = ..., line: _Optional[int] = ..., why: _Optional[str] = ..., rules_problem: _Optional[str] = ...) -> None: ...
+
 class DeadLetterFilter(_message.Message):
     __slots__ = ("reasons", "topic", "partitions", "first_offset", "last_offset", "key", "key_prefix", "failed_from_ms", "failed_to_ms", "headers", "ids", "text")
     REASONS_FIELD_NUMBER: _ClassVar[int]

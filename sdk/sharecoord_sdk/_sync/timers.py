@@ -48,7 +48,7 @@ def is_known(timer: Timer | None) -> bool:
 
 def forget(timer: Thread | None) -> None:
     """Leaves a timer that has fired to itself."""
-    _TIMERS.discard(timer)  # type: ignore[arg-type]
+    _TIMERS.discard(timer)
 
 
 def cancel(timer: Timer | None) -> None:

@@ -10,20 +10,30 @@ import math
 import time
 import weakref
 from threading import Timer, current_thread
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from sharecoord_sdk._tokens import outcome_of
+from sharecoord_sdk._core.credentials import TokenOutcome
+from sharecoord_sdk._tokens import TokenSource, outcome_of
 
 from . import timers
 
-if TYPE_CHECKING:
-    from .consumer import ShareConsumer
+
+class Fetches(Protocol):
+    """What is asked of the consumer."""
+
+    _token_source: TokenSource
+
+    def _begin_fetch(self) -> bool:
+        """Whether to fetch a token now."""
+
+    def _token_came(self, outcome: TokenOutcome) -> None:
+        """Takes what the fetch has brought."""
 
 
 class TokenTimer:
     """Fetches one consumer's next token at its time. Holds no consumer, nor its callback."""
 
-    def __init__(self, consumer: ShareConsumer) -> None:
+    def __init__(self, consumer: Fetches) -> None:
         self._consumer = weakref.ref(consumer)
         self._timer: Timer | None = None
         self._at = math.inf
@@ -50,7 +60,7 @@ class TokenTimer:
         """Notes that the next fetch is to be scheduled anew."""
         self._at = math.inf
 
-    def consumer(self) -> ShareConsumer | None:
+    def consumer(self) -> Fetches | None:
         """The consumer, unless it was dropped."""
         return self._consumer()
 
@@ -70,7 +80,10 @@ def _fetch_with(timer: TokenTimer) -> None:
     source = consumer._token_source
     # Whoever drops the consumer meanwhile wants it collected.
     del consumer
-    outcome = outcome_of(source)
+    try:
+        outcome = outcome_of(source)
+    except BaseException as error:  # noqa: BLE001 - sys.exit ends this thread at the most
+        outcome = RuntimeError(f"oauth_cb raised {type(error).__name__}")
     consumer = timer.consumer()
     if consumer is not None:
         consumer._token_came(outcome)

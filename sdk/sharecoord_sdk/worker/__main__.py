@@ -7,7 +7,9 @@ whether it could: it never joins the group.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import importlib
+import inspect
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -74,11 +76,19 @@ def checked(worker: Worker) -> dict[str, Any]:
     if not worker._handlers:
         found["problems"].append("no handler: @worker.handler(topic) registers one")
     try:
-        with AdminClient(worker._conf) as admin:
+        with AdminClient(conf_of_admin(worker)) as admin:
             _ask(worker, admin, found)
     except AdminError as error:
         found["problems"].append(f"{error.reason}: {error.message}")
     return found
+
+
+def conf_of_admin(worker: Worker) -> dict[str, Any]:
+    """The worker's configuration, for a client without a loop."""
+    callback: Any = worker._conf.get("oauth_cb")
+    if not inspect.iscoroutinefunction(callback):
+        return worker._conf
+    return {**worker._conf, "oauth_cb": lambda text: asyncio.run(callback(text))}
 
 
 def _ask(worker: Worker, admin: AdminClient, found: dict[str, Any]) -> None:

@@ -39,9 +39,10 @@ SILENCE_S: Final = 5.0
 """A gateway reports its members as alive each second; after this silence its link is given up. The
 proof that a link begins with may take as long."""
 
-UNPROVEN_MAX: Final = 256
+UNPROVEN_MAX: Final = 64
 """Most links at a time that have not proven yet that they belong to the fleet. A gateway needs some
-milliseconds for that; of more links the oldest ends, so that silent strangers keep nobody out."""
+milliseconds for that; of more links the oldest ends, so that silent strangers keep nobody out. Few,
+because gRPC reads a message of each, of `limits.request.max.bytes`, before anybody looks at it."""
 
 GREETING_BYTES_MAX: Final = 4 << 10
 """Largest message of a link before its proof: ids and versions are short."""
@@ -51,8 +52,8 @@ REFUSAL_LOGGED_EACH_S: Final = 1.0
 
 EOF = grpc.aio.EOF  # type: ignore[attr-defined]  # its stubs leave it out
 
-Refused = Callable[[str, str], None]
-"""Hears of each refused link: the address that it came from, and why."""
+Refused = Callable[[str, SharecoordError], None]
+"""Hears of each refused link: the address that it came from, and why. Does not wait."""
 
 
 class _Way:
@@ -238,7 +239,7 @@ class PeerService:
 
     def _say_refused(self, address: str, error: SharecoordError) -> None:
         self._fleet.refused_links += 1
-        self._refused(address, error.message)
+        self._refused(address, error)
         now_s = asyncio.get_running_loop().time()
         if now_s < self._logs_from_s:
             self._not_logged += 1

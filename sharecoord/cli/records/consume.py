@@ -21,6 +21,7 @@ from sharecoord.cli.options import (
 )
 from sharecoord.cli.output import note
 from sharecoord.cli.records.formatter import FormatError, Formatter, make_formatter
+from sharecoord.config.kafka_keys import is_secret_kafka_key
 
 if TYPE_CHECKING:
     from sharecoord_sdk import Message, ShareConsumer
@@ -143,6 +144,9 @@ def _parse_properties(texts: Iterable[str]) -> dict[str, str]:
         name, value = parse_pair("--consumer-property", text)
         if name == "group.id":
             raise click.UsageError("--consumer-property group.id: give --group instead.")
+        if is_secret_kafka_key(name):
+            seen = "every user of this machine can read it (ps)"
+            note(f"sharecoord: --consumer-property {name}: {seen}; write it into --command-config")
         found[name] = value
     return found
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sharecoord.runtime.admin.access import AccessCommands
 from sharecoord.runtime.admin.configs import ConfigCommands
 from sharecoord.runtime.admin.descriptions import DescribeCommands
 from sharecoord.runtime.admin.force import ForceCommands
@@ -54,6 +55,7 @@ class Admin(
     KeyCommands,
     ReplayCommands,
     LetterCommands,
+    AccessCommands,
 ):
     """The commands of one coordinator; each is a call of AdminService by the same name."""
 

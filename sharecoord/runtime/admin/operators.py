@@ -96,6 +96,10 @@ def _coordinator(_: Arguments) -> Iterable[Need]:
     yield Action.DESCRIBE, CLUSTER
 
 
+def _access(_: Arguments) -> Iterable[Need]:
+    yield Action.AUDIT, CLUSTER
+
+
 def _each(_: Arguments) -> Iterable[Need]:
     """Nothing: each thing is answered by itself (`EACH`)."""
     return ()
@@ -125,6 +129,7 @@ NEEDS: Final[Mapping[str, Callable[[Arguments], Iterable[Need]]]] = {
     "import_offsets": _import,
     "export_offsets": _export,
     "describe_coordinator": _coordinator,
+    "describe_access": _access,
 }
 """What each command needs, from its arguments. A test holds it complete."""
 

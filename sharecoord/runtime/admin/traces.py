@@ -281,5 +281,6 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "import_offsets": Command(CommandKind.CHANGES, _imported),
     "export_offsets": Command(CommandKind.CHANGES, _exported),
     "describe_coordinator": Command(CommandKind.READS),
+    "describe_access": Command(CommandKind.READS),
 }
 """Every command of `Admin` that is a call of AdminService."""

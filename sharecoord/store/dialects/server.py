@@ -133,6 +133,8 @@ class ServerDialect(Dialect):
                 self.url,
                 poolclass=NullPool,
                 paramstyle="format",
+                # Payloads of records are parameters, and do not belong into a traceback in the log.
+                hide_parameters=True,
                 connect_args=self.connect_args(),
             )
             event.listen(self._engine, "do_connect", self.connect)

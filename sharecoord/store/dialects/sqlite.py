@@ -71,6 +71,8 @@ class SqliteDialect(Dialect):
         engine = create_engine(
             URL.create("sqlite+pysqlite", database=str(self.path)),
             poolclass=NullPool,
+            # Payloads of records are parameters, and do not belong into a traceback in the log.
+            hide_parameters=True,
             connect_args={
                 "timeout": self._lock_timeout_ms / 1000,
                 # We begin by ourselves (below); the driver would begin too late and deferred.

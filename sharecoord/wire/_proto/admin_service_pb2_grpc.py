@@ -149,6 +149,11 @@ class AdminServiceStub(object):
                 request_serializer=sharecoord_dot_v1_dot_admin__service__pb2.DescribeCoordinatorRequest.SerializeToString,
                 response_deserializer=sharecoord_dot_v1_dot_admin__service__pb2.DescribeCoordinatorResponse.FromString,
                 _registered_method=True)
+        self.DescribeAccess = channel.unary_unary(
+                '/sharecoord.v1.AdminService/DescribeAccess',
+                request_serializer=sharecoord_dot_v1_dot_admin__service__pb2.DescribeAccessRequest.SerializeToString,
+                response_deserializer=sharecoord_dot_v1_dot_admin__service__pb2.DescribeAccessResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServiceServicer(object):
@@ -325,6 +330,13 @@ class AdminServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DescribeAccess(self, request, context):
+        """Whether a principal may do something, by the rules in force at this coordinator.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -442,6 +454,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.DescribeCoordinator,
                     request_deserializer=sharecoord_dot_v1_dot_admin__service__pb2.DescribeCoordinatorRequest.FromString,
                     response_serializer=sharecoord_dot_v1_dot_admin__service__pb2.DescribeCoordinatorResponse.SerializeToString,
+            ),
+            'DescribeAccess': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeAccess,
+                    request_deserializer=sharecoord_dot_v1_dot_admin__service__pb2.DescribeAccessRequest.FromString,
+                    response_serializer=sharecoord_dot_v1_dot_admin__service__pb2.DescribeAccessResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1065,6 +1082,33 @@ class AdminService(object):
             '/sharecoord.v1.AdminService/DescribeCoordinator',
             sharecoord_dot_v1_dot_admin__service__pb2.DescribeCoordinatorRequest.SerializeToString,
             sharecoord_dot_v1_dot_admin__service__pb2.DescribeCoordinatorResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeAccess(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sharecoord.v1.AdminService/DescribeAccess',
+            sharecoord_dot_v1_dot_admin__service__pb2.DescribeAccessRequest.SerializeToString,
+            sharecoord_dot_v1_dot_admin__service__pb2.DescribeAccessResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -22,7 +21,7 @@ from sharecoord.peers.links import channel_maker
 from sharecoord.security.files import WatchedFiles
 from sharecoord.security.key_pairs import KeyPair, listener_pair
 from tests.access import access_of
-from tests.certificates import Authority, Live, Pair, replace_file
+from tests.certificates import Authority, Live, Pair, pem_of, replace_file, shown_at
 from tests.unit.runtime.worlds import world_with
 
 DEADLINE_S = 30
@@ -96,24 +95,6 @@ def watch(channel: Any) -> Any:
 
 async def heard(stream: Any) -> Any:
     return health_pb2.HealthCheckResponse.FromString(await stream.read()).status
-
-
-def shown_at(port: int, host: str = "127.0.0.1") -> str:
-    """The certificate that a server shows to a new connection, as PEM."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    context.set_alpn_protocols(["h2"])
-    with (
-        socket.create_connection((host, port), timeout=DEADLINE_S) as plain,
-        context.wrap_socket(plain) as connection,
-    ):
-        found = connection.getpeercert(binary_form=True)
-    assert found is not None
-    return ssl.DER_cert_to_PEM_cert(found)
-
-
-def pem_of(pair: Pair) -> str:
-    return ssl.DER_cert_to_PEM_cert(ssl.PEM_cert_to_DER_cert(pair.certificate.read_text()))
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from sharecoord.config.endpoints import ListenAddress, TcpAddress, UnixAddress
 from sharecoord.config.process_settings import CoordinatorConfig, TlsConfig
 from sharecoord.core.fleet.belonging import SECRET_BYTES
 from sharecoord.devenv.processes import LOOPBACK, free_ports
-from sharecoord.errors import InvalidConfigError
+from sharecoord.errors import InvalidConfigError, SharecoordError
 from sharecoord.peers.links import channel_maker
 from sharecoord.security.files import WatchedFiles
 from sharecoord.security.key_pairs import KeyPair, listener_pair
@@ -90,7 +90,7 @@ async def test_the_fleets_door_serves_nobody_else(method: str) -> None:
 
 
 async def test_a_workers_credentials_do_not_open_it() -> None:
-    refused: list[tuple[str, str]] = []
+    refused: list[tuple[str, SharecoordError]] = []
     token = (("authorization", "Bearer a-good-token-of-a-worker"),)
     async with (
         opened(refused=lambda *said: refused.append(said)) as address,
@@ -98,9 +98,9 @@ async def test_a_workers_credentials_do_not_open_it() -> None:
     ):
         code = await code_of(channel, LINK, b"", metadata=token)
         assert code is grpc.StatusCode.INVALID_ARGUMENT
-    ((came_from, why),) = refused
+    ((came_from, error),) = refused
     assert came_from.startswith(f"{LOOPBACK}:")
-    assert "hello is missing" in why
+    assert "hello is missing" in error.message
 
 
 async def test_beside_a_unix_socket_it_is_on_this_machine_alone(tmp_path: Path) -> None:

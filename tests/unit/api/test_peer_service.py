@@ -21,7 +21,7 @@ from sharecoord.core.fleet.belonging import (
     proof_of,
     proves,
 )
-from sharecoord.errors import StoreUnavailableError
+from sharecoord.errors import SharecoordError, StoreUnavailableError
 from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.runtime.fleet.fleet import Fleet
 from sharecoord.store.memory.store import MemoryStore
@@ -95,7 +95,7 @@ class Door:
         assert coordinator.fleet is not None
         self.world, self.coordinator, self.address = world, coordinator, address
         self.fleet: Fleet = coordinator.fleet
-        self.refused: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
+        self.refused: asyncio.Queue[tuple[str, SharecoordError]] = asyncio.Queue()
         self.service = PeerService(
             coordinator,
             self.fleet,
@@ -121,9 +121,9 @@ class Door:
         with pytest.raises(grpc.aio.AioRpcError) as raised:
             await work
         found = refusal_of(raised.value)
-        address, why = await self.refused.get()
+        address, error = await self.refused.get()
         assert address == ""  # A Unix socket has none.
-        assert why == found.message
+        assert (error.reason, error.message) == (found.reason, found.message)
         return found
 
     def started(self, coordinator_id: str, secret: bytes) -> MemoryStore:
@@ -328,7 +328,7 @@ async def test_silent_strangers_keep_no_gateway_out(
         grpc.StatusCode.RESOURCE_EXHAUSTED,
         "LIMIT_EXCEEDED",
     )
-    assert (await door.refused.get())[1] == refusal.message
+    assert (await door.refused.get())[1].message == refusal.message
     # The other one has its time, and a proven link does not count.
     await door.linked()
     assert door.refused.empty()

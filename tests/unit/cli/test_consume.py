@@ -83,6 +83,14 @@ def test_values_are_printed_and_accepted() -> None:
     }
 
 
+def test_a_secret_in_a_flag_is_warned_of_and_not_shown() -> None:
+    consumer = FakeConsumer([])
+    result = consume(consumer, "--consumer-property", "sasl.password=s3cret")
+    assert consumer.settings["sasl.password"] == "s3cret"
+    assert "every user of this machine can read it (ps)" in result.stderr
+    assert "s3cret" not in result.stderr
+
+
 def test_everything_can_be_printed_in_kafkas_order() -> None:
     message = record(
         7,

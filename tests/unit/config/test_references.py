@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from sharecoord.analytics.places import TopicPlace, place_of
+from sharecoord.cli.options import Connection
 from sharecoord.config.kafka_properties import read_kafka_config
 from sharecoord.config.process import ProcessConfig, load
 from sharecoord.config.references import FILE_BYTES_MAX, resolve
@@ -218,3 +220,21 @@ def test_a_secret_on_the_command_line_is_warned_of(name: str, text: str) -> None
     (warning,) = load(None, HOME, {name: text}).warnings
     assert warning.startswith(f"{name} is given on the command line")
     assert SECRET not in warning
+
+
+def test_a_reference_may_stand_in_the_file_of_a_command(tmp_path: Path, secret_file: Path) -> None:
+    """Of an operator's command, and of the jobs that read events from Kafka."""
+    path = tmp_path / "client.properties"
+    path.write_text(f"security.protocol=sasl_ssl\nsasl.password=${{file:{secret_file}}}\n")
+    connection = Connection(
+        bootstrap_server="h:1",
+        command_config=path,
+        ca_file=None,
+        cert_file=None,
+        key_file=None,
+        token_file=None,
+    )
+    assert connection.settings()["sasl.password"] == SECRET
+    place = place_of("kafka:events", kafka_config=path)
+    assert isinstance(place, TopicPlace)
+    assert place.settings["sasl.password"] == SECRET

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -12,13 +14,14 @@ import pytest
 
 from sharecoord.app import Application, peer_address
 from sharecoord.cli.coordinator.processes import config_of
-from sharecoord.config.endpoints import TcpAddress, UnixAddress
+from sharecoord.config.endpoints import AuditSink, AuditSinkKind, TcpAddress, UnixAddress
 from sharecoord.config.process import ProcessConfig
 from sharecoord.config.process_settings import (
     CoordinatorConfig,
     ListenConfig,
     ManagementConfig,
     Mode,
+    SecurityConfig,
 )
 from sharecoord.core.fleet.belonging import SECRET_BYTES
 from sharecoord.devenv.processes import LOOPBACK
@@ -32,12 +35,16 @@ DEADLINE_S = 30
 
 @contextlib.asynccontextmanager
 async def serving(
-    database: MemoryDatabase, name: str, mode: Mode = Mode.FLEET
+    database: MemoryDatabase,
+    name: str,
+    mode: Mode = Mode.FLEET,
+    audit: AuditSink = AuditSink(),  # noqa: B008 - it can not change
 ) -> AsyncIterator[Application]:
     config = ProcessConfig(
         listen=ListenConfig(address=TcpAddress(LOOPBACK, 0)),
         coordinator=CoordinatorConfig(mode=mode, id=name),
         management=ManagementConfig(enable=False),
+        security=SecurityConfig(audit_sink=audit),
     )
     log = FakeLog()
     store = MemoryStore(database, fleet=mode is Mode.FLEET)
@@ -87,10 +94,11 @@ async def test_coordinators_of_one_store_let_each_other_in() -> None:
         assert fleet_of(a).refused_links == 0
 
 
-async def test_a_coordinator_of_another_store_is_a_stranger() -> None:
-    """Though it is told a's address, and even knows a's secret."""
+async def test_a_coordinator_of_another_store_is_a_stranger(tmp_path: Path) -> None:
+    """Though it is told a's address, and even knows a's secret; the audit trail tells of it."""
     database, elsewhere = MemoryDatabase(), MemoryDatabase()
-    async with serving(database, "a") as a, serving(elsewhere, "b") as b:
+    audit = AuditSink(AuditSinkKind.FILE, str(tmp_path / "audit"))
+    async with serving(database, "a", audit=audit) as a, serving(elsewhere, "b") as b:
         stray = MemoryStore(elsewhere, fleet=True)
         about: dict[str, Any] = {"cluster_id": "", "address": "test:1", "version": "test"}
         row = database.coordinators["a"]
@@ -101,6 +109,15 @@ async def test_a_coordinator_of_another_store_is_a_stranger() -> None:
                 await asyncio.sleep(0.01)
         assert fleet_of(a).gateway_links == {}
         assert fleet_of(b).gateway_links == {}
+    line = json.loads((tmp_path / "audit").read_text().splitlines()[0])
+    assert (line["call"], line["outcome"], line["principal"]) == (
+        "Link",
+        "refused",
+        "User:anonymous",
+    )
+    assert line["reason"] == "UNAUTHENTICATED"
+    assert line["address"].startswith(f"{LOOPBACK}:")
+    assert "this is not coordinator 'b' of this fleet" in line["why"]
 
 
 async def test_the_port_of_workers_serves_no_coordinator() -> None:

@@ -114,7 +114,8 @@ async def test_every_form_of_a_good_credential(world: World) -> None:
     assert await name_of(world.all, basic("orders", world.secret)) == "User:orders"
     assert await name_of(world.all, f"Bearer {signed()}") == "User:anna"
     identity = await world.all.identify(Credentials(f"Bearer {world.secret}"), ADDRESS)
-    assert identity == Identity(Principal("User:orders", frozenset({"team"})), Mechanism.TOKEN)
+    assert identity.principal == Principal("User:orders", frozenset({"team"}))
+    assert (identity.mechanism, identity.ends_ms) == (Mechanism.TOKEN, None)
 
 
 async def test_a_json_web_token_is_known_once_it_was_checked(world: World) -> None:
@@ -179,6 +180,33 @@ async def test_a_token_without_its_entry_is_revoked(world: World) -> None:
     world.path.write_text("[]")
     assert world.files.look()
     assert "not good here (any more)" in await refusal(world.all, shown)
+
+
+async def test_an_identity_holds_until_its_token_is_revoked_changed_or_ended(world: World) -> None:
+    other = create_token(world.path, "orders")
+    assert world.files.look()
+    found = [
+        await world.all.identify(shown, ADDRESS)
+        for shown in (
+            Credentials(f"Bearer {world.secret}"),
+            Credentials(f"Bearer {other}"),
+            Credentials(f"Bearer {signed()}"),
+            Credentials("", PEM),
+            Credentials(),
+        )
+    ]
+    assert [world.all.holds(each) for each in found] == [True] * 5
+    # Another group is another identity; the second token of the name stays as it is.
+    text = world.path.read_text()
+    world.path.write_text(text.replace("- team", "- others"))
+    assert world.files.look()
+    assert [world.all.holds(each) for each in found] == [False, True, True, True, True]
+    world.path.write_text("[]")
+    assert world.files.look()
+    assert [world.all.holds(each) for each in found] == [False, False, True, True, True]
+    world.clock.now_ms += 31 * 86_400_000
+    assert [world.all.holds(each) for each in found] == [False, False, False, False, True]
+    assert not world.bare().holds(found[0])
 
 
 # -- what nobody checks ---------------------------------------------------------------------------

@@ -97,12 +97,14 @@ async def test_the_oldest_address_is_forgotten_when_there_are_too_many() -> None
         clock.waits.append(seconds)
 
     slowdown = Slowdown(clock, at_once)
-    for i in range(ADDRESSES_MAX + 1):
-        await slowdown.failed(f"10.{i >> 16}.{i >> 8 & 255}.{i & 255}")
-    await slowdown.failed("10.0.0.0")
-    assert clock.waits[-1] == 0.1
-    await slowdown.failed(f"10.0.{ADDRESSES_MAX >> 8}.0")
-    assert clock.waits[-1] == 0.2
+    hosts = [f"10.0.{i >> 8}.{i & 255}" for i in range(ADDRESSES_MAX + 1)]
+    for host in [*hosts[:-1], hosts[0], hosts[-1]]:
+        await slowdown.failed(host)
+    clock.waits.clear()
+    for host in (hosts[0], hosts[-1], hosts[1]):
+        await slowdown.failed(host)
+    # The first one was seen again before the last one came, so the second one went.
+    assert clock.waits == [0.4, 0.2, 0.1]
 
 
 @pytest.mark.parametrize(

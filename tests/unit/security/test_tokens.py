@@ -32,9 +32,13 @@ def test_a_token_is_found_by_its_sum() -> None:
     )
     ends_ms = round(datetime(2027, 1, 31, 10, tzinfo=UTC).timestamp() * 1000)
     principal = Principal("User:orders", frozenset({"team", "all"}))
-    assert found.find("one") == Identity(principal, Mechanism.TOKEN, ends_ms)
+    proofs = [bytes.fromhex(each) for each in SUMS]
+    assert found.find("one") == Identity(principal, Mechanism.TOKEN, ends_ms, proofs[0])
     # Two tokens of one name hold at once.
-    assert found.find("two") == Identity(Principal("User:orders"), Mechanism.TOKEN)
+    second = Identity(Principal("User:orders"), Mechanism.TOKEN, None, proofs[1])
+    assert found.find("two") == second
+    assert SUMS[1] not in repr(second)
+    assert repr(proofs[1]) not in repr(second)
     assert found.find("three") is None
     assert found.find(SUMS[0]) is None
     assert found.find("") is None
@@ -119,7 +123,8 @@ def test_a_new_file_is_for_this_user_alone(tmp_path: Path) -> None:
     assert secret not in path.read_text()
     found = stored(path).find(secret)
     principal = Principal("User:orders", frozenset({"team"}))
-    assert found == Identity(principal, Mechanism.TOKEN, 1_800_000_000_000)
+    assert found is not None
+    assert (found.principal, found.ends_ms) == (principal, 1_800_000_000_000)
     assert [each.name for each in tmp_path.iterdir()] == ["tokens.yaml"]
 
 
@@ -131,7 +136,8 @@ def test_what_stands_in_the_file_stays(tmp_path: Path) -> None:
     secret = create_token(path, "a")
     assert path.read_text().startswith(before + "\n")
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
-    assert stored(path).find("one") == stored(path).find(secret)
+    assert stored(path).find("one") is not None
+    assert stored(path).find(secret) is not None
 
 
 @pytest.mark.parametrize("before", ["", "# none yet\n[]\n", "# none yet\n"])
@@ -215,9 +221,11 @@ def test_an_entry_that_goes_away_is_revoked_and_a_bad_file_changes_nothing(tmp_p
     path = tmp_path / "tokens.yaml"
     first, second = create_token(path, "a"), create_token(path, "a")
     files = WatchedFiles({SETTING: str(path)}, read_tokens)
+    identities = [files.value.find(each) for each in (first, second)]
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join(lines[2:]))
     assert files.look()
+    assert [files.value.has(each) for each in identities if each] == [False, True]
     assert files.value.find(first) is None
     assert files.value.find(second) is not None
     path.write_text("")

@@ -10,11 +10,12 @@ from google.rpc import code_pb2, error_details_pb2, status_pb2
 from sharecoord_sdk._admin.errors import is_passing
 from sharecoord_sdk._core.errors import KafkaError
 from sharecoord_sdk._core.status import REASON_KEY as SDK_REASON_KEY
+from sharecoord_sdk._core.status import RESOURCE_KEY as SDK_RESOURCE_KEY
 from sharecoord_sdk._core.status import RETRY_AFTER_KEY as SDK_RETRY_KEY
 from sharecoord_sdk._core.status import code_of_reason
 
 from sharecoord import errors
-from sharecoord.errors import SharecoordError
+from sharecoord.errors import SharecoordError, UnauthorizedError
 from sharecoord.wire import status
 
 
@@ -96,6 +97,13 @@ def test_metadata_is_what_http2_can_carry(kind: type[SharecoordError]) -> None:
         if isinstance(value, str):
             assert value.isascii()
             assert value.isprintable()
+
+
+def test_what_a_caller_may_not_use_is_said_in_plain_metadata() -> None:
+    error = UnauthorizedError("no", metadata={"resource": "topic:größe\r\nx: 1"})
+    found = dict(status.trailing_metadata(error))
+    assert found[SDK_RESOURCE_KEY] == "topic:gr%C3%B6%C3%9Fe%0D%0Ax:%201"
+    assert SDK_RESOURCE_KEY not in dict(status.trailing_metadata(UnauthorizedError("no")))
 
 
 def test_the_sdk_reads_the_same_keys_and_knows_every_reason() -> None:

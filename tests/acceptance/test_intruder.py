@@ -1,0 +1,427 @@
+"""An intruder at a real coordinator: every call, every form of credentials, by those who may not.
+
+The coordinator has TLS, tokens, JSON Web Tokens and rules. Each attempt gets exactly what the rules
+say, the audit trail has a line for each refusal, and nothing of the group has changed at the end.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import grpc
+import jwt
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from google.protobuf.message import Message
+
+from sharecoord.devenv.coordinator import CoordinatorProcess
+from sharecoord.devenv.topics import Topics
+from sharecoord.wire import admin_service_pb2 as admin
+from sharecoord.wire import share_service_pb2 as share
+from sharecoord.wire import share_types_pb2 as types
+from tests.certificates import Authority
+from tests.support import KafkaUnderTest, eventually, unique_name
+
+DENIED, UNKNOWN = grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED
+SHARE, ADMIN = "/sharecoord.v1.ShareService/", "/sharecoord.v1.AdminService/"
+ISSUER, AUDIENCE = "https://issuer.test", "sharecoord"
+GROUP, OTHERS = "mine", "others"
+DEADLINE_S = 30
+RULES = """
+rules:
+  - allow: [consume]
+    principals: ["User:worker"]
+    resources: ["group:mine", "topic:TOPIC"]
+  - allow: ["*"]
+    principals: ["User:operator"]
+    resources: ["*"]
+  - allow: [consume]
+    principals: ["User:worker-of-others", "User:jay"]
+    resources: ["group:others", "topic:TOPIC"]
+  - allow: ["*"]
+    principals: ["User:operator-of-others"]
+    resources: ["group:others", "topic:*", "dead-letter-topic:*", "consumer-group:*"]
+"""
+TOKENS = ("worker", "operator", "worker-of-others", "operator-of-others", "stranger")
+
+
+class Keys(NamedTuple):
+    """Keys of the identity provider."""
+
+    private: rsa.RSAPrivateKey
+    public_pem: bytes
+
+    def token(self, *, algorithm: str = "RS256", key: Any = None, **claims: Any) -> str:
+        """A token of `jay`, good unless these claims are against it."""
+        said = {
+            "iss": ISSUER,
+            "aud": AUDIENCE,
+            "sub": "jay",
+            "iat": time.time() - 10,
+            "exp": time.time() + 600,
+            **claims,
+        }
+        headers = {"kid": claims.pop("kid", "k1")} if "kid" in claims else {"kid": "k1"}
+        said.pop("kid", None)
+        return jwt.encode(said, self.private if key is None else key, algorithm, headers)
+
+
+class Place(NamedTuple):
+    """A coordinator with a group in it."""
+
+    process: CoordinatorProcess
+    channel: grpc.Channel
+    trail: Path
+    topic: str
+    keys: Keys
+    member_epoch: int
+
+    def ask(self, method: str, request: Message, shown: str | None) -> tuple[Any, Any]:
+        """Status and answer of a call; `shown` is what the caller brings along."""
+        answer_type: Any = _answer_type(method)
+        call = self.channel.unary_unary(
+            method,
+            request_serializer=lambda message: message.SerializeToString(),
+            response_deserializer=answer_type.FromString,
+        )
+        metadata = () if shown is None else (("authorization", shown),)
+        try:
+            return grpc.StatusCode.OK, call(request, metadata=metadata, timeout=DEADLINE_S)
+        except grpc.RpcError as raised:
+            error: Any = raised
+            return error.code(), error.details()
+
+    def consume(self, group: str, shown: str | None) -> tuple[Any, Any]:
+        """As `ask`, of a stream that joins a group with the member id of the worker."""
+        join = share.Join(
+            group_id=group, member_id="victim", topics=[self.topic], protocol_version=1
+        )
+        metadata = () if shown is None else (("authorization", shown),)
+        stream = self.channel.stream_stream(
+            SHARE + "Consume",
+            request_serializer=share.ConsumeRequest.SerializeToString,
+            response_deserializer=share.ConsumeResponse.FromString,
+        )(iter([share.ConsumeRequest(join=join)]), metadata=metadata, timeout=DEADLINE_S)
+        try:
+            return grpc.StatusCode.OK, next(stream)
+        except grpc.RpcError as raised:
+            error: Any = raised
+            return error.code(), error.details()
+
+    def refusals(self) -> int:
+        """How many refusals the trail has."""
+        lines = map(json.loads, self.trail.read_text().splitlines())
+        return sum(line["outcome"] == "refused" for line in lines)
+
+
+def _answer_type(method: str) -> Any:
+    module: Any = share if method.startswith(SHARE) else admin
+    service = module.DESCRIPTOR.services_by_name[method.split("/")[1].rpartition(".")[2]]
+    found = service.methods_by_name[method.rpartition("/")[2]].output_type.name
+    return getattr(module, found)
+
+
+def secret_of(name: str) -> str:
+    return f"sct_{name}-{'x' * 40}"
+
+
+def bearer(name: str) -> str:
+    return f"Bearer {secret_of(name)}"
+
+
+def basic(user: str, password: str) -> str:
+    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+
+
+def _keys(folder: Path) -> Keys:
+    private = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    public = private.public_key()
+    entry = json.loads(jwt.algorithms.RSAAlgorithm.to_jwk(public))
+    (folder / "jwks.json").write_text(
+        json.dumps({"keys": [{**entry, "kid": "k1", "use": "sig", "alg": "RS256"}]})
+    )
+    pem = public.public_bytes(
+        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+    return Keys(private, pem)
+
+
+def _settings(folder: Path, topic: str) -> dict[str, object]:
+    pair = Authority(folder).issue("coordinator")
+    (folder / "rules.yaml").write_text(RULES.replace("TOPIC", topic))
+    entries = [
+        f"- name: {name}\n  sha256: {hashlib.sha256(secret_of(name).encode()).hexdigest()}\n"
+        for name in TOKENS
+    ]
+    past = hashlib.sha256(secret_of("past").encode()).hexdigest()
+    entries.append(f"- name: past\n  sha256: {past}\n  expires: 2020-01-01\n")
+    (folder / "tokens.yaml").write_text("".join(entries))
+    return {
+        "tls.cert.file": str(pair.certificate),
+        "tls.key.file": str(pair.key),
+        "security.tokens.file": str(folder / "tokens.yaml"),
+        "security.rules.file": str(folder / "rules.yaml"),
+        "security.oidc.issuer": ISSUER,
+        "security.oidc.audience": AUDIENCE,
+        "security.oidc.jwks": str(folder / "jwks.json"),
+        "security.audit.sink": f"file:{folder / 'audit.jsonl'}",
+    }
+
+
+@pytest.fixture(scope="module")
+def place(
+    kafka_broker: KafkaUnderTest, topics: Topics, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Place]:
+    folder = tmp_path_factory.mktemp("intruder")
+    topic = unique_name("t")
+    topics.create(topic, partitions=1)
+    topics.produce(topic, 20)
+    keys = _keys(folder)
+    settings = _settings(folder, topic)
+    authority = (folder / "ca" / "ca.pem").read_bytes()
+    with CoordinatorProcess(kafka_broker.bootstrap_servers, folder, settings=settings) as process:
+        port = process.address.rpartition(":")[2]
+        credentials = grpc.ssl_channel_credentials(authority)
+        with grpc.secure_channel(f"localhost:{port}", credentials) as channel:
+            made = Place(process, channel, folder / "audit.jsonl", topic, keys, 0)
+            join = share.Join(
+                group_id=GROUP, member_id="victim", topics=[topic], protocol_version=1
+            )
+            code, joined = made.ask(SHARE + "Join", share.JoinRequest(join=join), bearer("worker"))
+            assert code is grpc.StatusCode.OK, joined
+            yield made._replace(member_epoch=joined.joined.member_epoch)
+    topics.delete(topic)
+
+
+# -- every call, by everybody who may not ---------------------------------------------------------
+
+
+def requests(place: Place, group: str) -> dict[str, Message]:
+    """A request of each call about a group, which would do something if it were allowed."""
+    target = admin.OffsetTarget(topic=place.topic)
+    partition = types.TopicPartition(topic=place.topic, partition=0)
+    ids = {"group_id": group, "member_id": "victim", "member_epoch": place.member_epoch}
+    join = share.Join(group_id=group, member_id="victim", topics=[place.topic], protocol_version=1)
+    accepts = share.AcknowledgeRequest(group_id=group, member_id="victim")
+    return {
+        SHARE + "Join": share.JoinRequest(join=join),
+        SHARE + "Fetch": share.FetchRequest(**ids, request_id=1),
+        SHARE + "Heartbeat": share.HeartbeatRequest(**ids),
+        SHARE + "Acknowledge": accepts,
+        SHARE + "Leave": share.LeaveRequest(**ids),
+        ADMIN + "ListGroups": admin.ListGroupsRequest(),
+        ADMIN + "DescribeGroups": admin.DescribeGroupsRequest(group_ids=[group]),
+        ADMIN + "DescribeGroupConfigs": admin.DescribeGroupConfigsRequest(group_id=group),
+        ADMIN + "AlterGroupConfigs": admin.AlterGroupConfigsRequest(
+            group_id=group, set={"share.delivery.count.limit": "9"}
+        ),
+        ADMIN + "ResetOffsets": admin.ResetOffsetsRequest(
+            group_id=group, topics=[target], to_latest=True, force=True
+        ),
+        ADMIN + "DeleteOffsets": admin.DeleteOffsetsRequest(group_id=group, topics=[place.topic]),
+        ADMIN + "DeleteGroups": admin.DeleteGroupsRequest(group_ids=[group]),
+        ADMIN + "PauseGroup": admin.PauseGroupRequest(group_id=group),
+        ADMIN + "ResumeGroup": admin.ResumeGroupRequest(group_id=group),
+        ADMIN + "ForceRecords": admin.ForceRecordsRequest(
+            group_id=group,
+            partition=partition,
+            first_offset=0,
+            last_offset=5,
+            action=admin.FORCE_ACTION_ARCHIVE,
+        ),
+        ADMIN + "ListInFlight": admin.ListInFlightRequest(group_id=group, partition=partition),
+        ADMIN + "Replay": admin.ReplayRequest(
+            group_id=group, into_group_id="loot", topics=[target], duration_ms=3_600_000
+        ),
+        ADMIN + "ListDeadLetters": admin.ListDeadLettersRequest(group_id=group),
+        ADMIN + "ShowDeadLetter": admin.ShowDeadLetterRequest(group_id=group, id="x"),
+        ADMIN + "RedriveDeadLetters": admin.RedriveDeadLettersRequest(group_id=group, all=True),
+        ADMIN + "DiscardDeadLetters": admin.DiscardDeadLettersRequest(group_id=group, all=True),
+        ADMIN + "WithdrawRedrive": admin.WithdrawRedriveRequest(group_id=group),
+        ADMIN + "BlockKeys": admin.BlockKeysRequest(group_id=group, keys=[b"k"]),
+        ADMIN + "UnblockKeys": admin.UnblockKeysRequest(group_id=group, keys=[b"k"]),
+        ADMIN + "ListBlockedKeys": admin.ListBlockedKeysRequest(group_id=group),
+        ADMIN + "ImportOffsets": admin.ImportOffsetsRequest(
+            group_id=group, from_consumer_group="c", force=True
+        ),
+        ADMIN + "ExportOffsets": admin.ExportOffsetsRequest(
+            group_id=group, to_consumer_group="c", force=True
+        ),
+        ADMIN + "DescribeCoordinator": admin.DescribeCoordinatorRequest(),
+        ADMIN + "DescribeAccess": admin.DescribeAccessRequest(
+            principal="User:worker", action="consume", resource="group:mine"
+        ),
+    }
+
+
+def test_every_call_is_tried(place: Place) -> None:
+    tried = {method.rpartition("/")[2] for method in requests(place, GROUP)} | {"Consume"}
+    services: Any = (
+        share.DESCRIPTOR.services_by_name["ShareService"],
+        admin.DESCRIPTOR.services_by_name["AdminService"],
+    )
+    assert tried == {method.name for service in services for method in service.methods}
+
+
+INTRUDERS = {
+    "nobody": None,
+    "a stranger": bearer("stranger"),
+    "a worker of another group": bearer("worker-of-others"),
+    "an operator of another group": bearer("operator-of-others"),
+    "a user of the identity provider": "JWT",
+}
+
+
+@pytest.mark.parametrize("who", INTRUDERS)
+def test_an_intruder_gets_nothing_of_a_group(place: Place, who: str) -> None:
+    shown = INTRUDERS[who]
+    if shown == "JWT":
+        shown = f"Bearer {place.keys.token()}"
+    state_before = _state(place)
+    refused_before, expected = place.refusals(), 0
+    for method, request in requests(place, GROUP).items():
+        code, answer = place.ask(method, request, shown)
+        name = method.rpartition("/")[2]
+        if name == "ListGroups":
+            assert code is grpc.StatusCode.OK, answer
+            assert GROUP not in [each.group_id for each in answer.groups]
+            continue
+        expected += 1
+        if name in ("DescribeGroups", "DeleteGroups"):
+            assert code is grpc.StatusCode.OK, answer
+            assert [each.error_reason for each in answer.groups] == ["AUTHORIZATION_FAILED"]
+        else:
+            assert code is DENIED, (method, code, answer)
+            assert "may not" in answer or "another principal's" in answer, (method, answer)
+    code, answer = place.consume(GROUP, shown)
+    assert code is DENIED, answer
+    eventually(lambda: place.refusals() >= refused_before + expected + 1, DEADLINE_S)
+    assert place.refusals() == refused_before + expected + 1
+    assert _state(place) == state_before
+
+
+def _state(place: Place) -> bytes:
+    """All that an operator sees of the group."""
+    seen = b""
+    for method in ("DescribeGroups", "DescribeGroupConfigs", "ListBlockedKeys"):
+        code, answer = place.ask(
+            ADMIN + method, requests(place, GROUP)[ADMIN + method], bearer("operator")
+        )
+        assert code is grpc.StatusCode.OK, answer
+        seen += answer.SerializeToString(deterministic=True)
+    return seen
+
+
+def test_the_fleets_own_protocol_is_not_spoken_here(place: Place) -> None:
+    stream = place.channel.stream_stream("/sharecoord.peer.v1.PeerService/Link")
+    call: Any = stream(iter([b""]), metadata=(("authorization", bearer("operator")),), timeout=5)
+    with pytest.raises(grpc.RpcError):
+        next(call)
+    assert call.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+def test_who_may_is_let_in(place: Place) -> None:
+    """The same calls about their own group: no line of the rules is against them."""
+    for name, prefix in (("worker-of-others", SHARE), ("operator-of-others", ADMIN)):
+        for method, request in requests(place, OTHERS).items():
+            if not method.startswith(prefix) or method.endswith(("Coordinator", "Access")):
+                continue
+            code, answer = place.ask(method, request, bearer(name))
+            # Acknowledging in a member's name is not what a worker may do.
+            wanted = method.endswith("Acknowledge")
+            assert (code is DENIED) == wanted, (method, code, answer)
+            assert code is not UNKNOWN, (method, answer)
+
+
+# -- every form of credentials --------------------------------------------------------------------
+
+
+def bad_credentials(keys: Keys) -> dict[str, str]:
+    """What callers bring who are nobody."""
+    now = time.time()
+    unsigned = keys.token(algorithm="none", key="")
+    by_public_key = _hs256(keys)
+    return {
+        "a wrong token": "Bearer sct_wrong",
+        "no token": "Bearer ",
+        "a token that has expired": bearer("past"),
+        "the sum of a token": f"Bearer {hashlib.sha256(secret_of('worker').encode()).hexdigest()}",
+        "another user's token": basic("operator", secret_of("worker")),
+        "a wrong password": basic("operator", "secret"),
+        "no password": basic("operator", ""),
+        "a user in capitals": basic("Operator", secret_of("operator")),
+        "a user with a space": basic("operator ", secret_of("operator")),
+        "no base64": "Basic %%%",
+        "a scheme of its own": "Digest username=operator",
+        "a scheme alone": "Bearer",
+        "another word": "operator",
+        "an expired JWT": f"Bearer {keys.token(exp=now - 3_600)}",
+        "a JWT of tomorrow": f"Bearer {keys.token(nbf=now + 86_400)}",
+        "a JWT without end": f"Bearer {_without_end(keys)}",
+        "another audience": f"Bearer {keys.token(aud='shop')}",
+        "another issuer": f"Bearer {keys.token(iss='https://evil.test')}",
+        "a key that is not there": f"Bearer {keys.token(kid='k9')}",
+        "an unsigned JWT": f"Bearer {unsigned}",
+        "HS256 by the public key": f"Bearer {by_public_key}",
+        "a JWT cut short": f"Bearer {keys.token()[:-4]}",
+        "a JWT of a stranger's key": f"Bearer {_foreign(keys)}",
+        "three dots": "Bearer a.b.c",
+    }
+
+
+def _hs256(keys: Keys) -> str:
+    """Signed with the public key as if it were a shared secret."""
+
+    def part(content: object) -> bytes:
+        return base64.urlsafe_b64encode(json.dumps(content).encode()).rstrip(b"=")
+
+    import hmac
+
+    claims = {"iss": ISSUER, "aud": AUDIENCE, "sub": "jay", "exp": int(time.time()) + 600}
+    signed = part({"alg": "HS256", "kid": "k1", "typ": "JWT"}) + b"." + part(claims)
+    digest = hmac.new(keys.public_pem, signed, hashlib.sha256).digest()
+    return (signed + b"." + base64.urlsafe_b64encode(digest).rstrip(b"=")).decode()
+
+
+def _without_end(keys: Keys) -> str:
+    claims = {"iss": ISSUER, "aud": AUDIENCE, "sub": "jay"}
+    return jwt.encode(claims, keys.private, "RS256", {"kid": "k1"})
+
+
+def _foreign(keys: Keys) -> str:
+    return keys.token(key=rsa.generate_private_key(public_exponent=65537, key_size=2048))
+
+
+def test_no_bad_credential_gets_anybody_in(place: Place) -> None:
+    refused_before = place.refusals()
+    tried = bad_credentials(place.keys)
+    for what, shown in tried.items():
+        code, answer = place.ask(ADMIN + "ListGroups", admin.ListGroupsRequest(), shown)
+        assert code is UNKNOWN, (what, code, answer)
+        assert shown not in str(answer)
+    eventually(lambda: place.refusals() >= refused_before + len(tried), DEADLINE_S)
+    good = f"Bearer {place.keys.token()}"
+    assert place.ask(ADMIN + "ListGroups", admin.ListGroupsRequest(), good)[0] is (
+        grpc.StatusCode.OK
+    )
+
+
+def test_a_token_of_a_megabyte_is_not_read(place: Place) -> None:
+    shown = "Bearer " + "x" * (1 << 20)
+    code, _ = place.ask(ADMIN + "ListGroups", admin.ListGroupsRequest(), shown)
+    assert code in (UNKNOWN, grpc.StatusCode.RESOURCE_EXHAUSTED)
+    code, _ = place.ask(ADMIN + "ListGroups", admin.ListGroupsRequest(), bearer("operator"))
+    assert code is grpc.StatusCode.OK
+
+
+def test_no_secret_is_in_the_trail_or_the_log(place: Place) -> None:
+    written = place.trail.read_text() + (place.trail.parent / "coordinator.log").read_text()
+    for secret in ("sct_", place.keys.token().split(".")[0]):
+        assert secret not in written
