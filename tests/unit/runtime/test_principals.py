@@ -9,7 +9,8 @@ import pytest
 from sharecoord.errors import UnauthorizedError
 from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.security.principals import Caller, Identity, Mechanism, Principal
-from sharecoord.security.quotas import Use
+from sharecoord.security.quotas import Quotas, Use
+from sharecoord.security.rules import Quota
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.fleets import fleet_of, joined_fleet
 from tests.unit.runtime.worlds import world_with
@@ -56,7 +57,8 @@ async def test_nobody_calls_for_a_member_of_before_a_restart() -> None:
     coordinator = await world.start()
     await world.joined(coordinator, caller=ALICE)
     again = await restarted(world, coordinator)
-    admission, quotas = again.groups.admission, again.context.guard.quotas
+    admission, guard = again.groups.admission, again.context.guard
+    quotas = guard.quotas = Quotas(lambda _: Quota(members=2), lambda: 0.0)
     session = again.groups["g"].sessions["m"]
     with pytest.raises(UnauthorizedError, match="is another principal's"):
         admission.recognise(session, BOB, "Fetch")
@@ -109,3 +111,18 @@ async def test_nobody_takes_over_a_member_of_a_dead_coordinator() -> None:
         assert fleet.all["b"].groups["g"].sessions["m"].caller is None
         await refused(world, fleet.all["b"], BOB)
         await member.join(fleet.all["b"], "g", TOPICS, caller=ALICE)
+
+
+@virtual
+async def test_the_maker_of_a_group_becomes_known_with_its_next_change() -> None:
+    """An operator's group has settings first; another coordinator may see it before its maker."""
+    world = world_with(0)
+    async with fleet_of(world, "a", "b") as fleet:
+        store = fleet.all["a"].context.store
+        store.save_group_config("made", set_values={}, deleted=[])
+        group = await fleet.all["b"].groups.open("made")
+        assert group.made_by == ""
+        store.ensure_group("made", made_by="User:alice")
+        store.save_group_config("made", set_values={}, deleted=[])
+        await fleet.see()
+        assert group.made_by == "User:alice"
