@@ -60,10 +60,11 @@ def _principal(name: str) -> Column[str]:
     """A column with the name of a principal, "" = not known; the last one of its table.
 
     An older coordinator beside this one does not name the column when it writes a row. Backups of
-    schemas before 0005 do not have the column.
+    schemas before `since` do not have the column: their rows get the value `before`.
     """
+    info = {"since": "0005", "before": ""}
     text = String(PRINCIPAL_CHARS_MAX)
-    return Column(name, text, nullable=False, server_default="", info={"since": "0005"})
+    return Column(name, text, nullable=False, server_default="", info=info)
 
 
 def _of_share_partition() -> ForeignKeyConstraint:

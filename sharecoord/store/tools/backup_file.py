@@ -218,7 +218,7 @@ def _columns_in(table: Table, revision: str) -> tuple[list[str], list[object]]:
     """The columns that a table had in a schema, and the values of those that it has got since."""
     later = [column for column in table.columns if column.info.get("since", "") > revision]
     names = table.columns.keys()[: len(table.columns) - len(later)]
-    return names, [column.server_default.arg for column in later]
+    return names, [column.info["before"] for column in later]
 
 
 @contextlib.contextmanager

@@ -27,7 +27,7 @@ def upgrade() -> None:
     _add("member", "principal", _member_columns)
 
 
-def _add(table: str, name: str, former: Callable[[], list[sa.SchemaItem]]) -> None:
+def _add(table: str, name: str, former: Callable[[], list[sa.schema.SchemaItem]]) -> None:
     """Adds a column for a principal at the end of a table; `former` makes its columns and key."""
     bind = op.get_bind()
     columns = [str(column["name"]) for column in sa.inspect(bind).get_columns(table)]
@@ -48,7 +48,7 @@ def _add(table: str, name: str, former: Callable[[], list[sa.SchemaItem]]) -> No
     op.drop_table(f"former_{table}")
 
 
-def _group_columns() -> list[sa.SchemaItem]:
+def _group_columns() -> list[sa.schema.SchemaItem]:
     return [
         sa.Column("group_id", sa.String(255), nullable=False),
         sa.Column("config", _LONG_TEXT, nullable=False),
@@ -58,7 +58,7 @@ def _group_columns() -> list[sa.SchemaItem]:
     ]
 
 
-def _member_columns() -> list[sa.SchemaItem]:
+def _member_columns() -> list[sa.schema.SchemaItem]:
     return [
         sa.Column("group_id", sa.String(255), nullable=False),
         sa.Column("member_id", sa.String(255), nullable=False),
