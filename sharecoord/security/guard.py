@@ -14,7 +14,7 @@ from sharecoord.errors import (
 from sharecoord.security.actions import Action, Resource, group, topic
 from sharecoord.security.audit import AuditEntry, AuditLog, Outcome, Values
 from sharecoord.security.files import WatchedFiles
-from sharecoord.security.principals import Caller, Principal, UnixClock, unix_ms
+from sharecoord.security.principals import Caller, Identity, Principal, UnixClock, unix_ms
 from sharecoord.security.quotas import Quotas
 from sharecoord.security.rules import OPEN, Decision, Quota, Rules
 
@@ -50,6 +50,8 @@ class Guard:
         self._audit = audit
         self._coordinator_id = coordinator_id
         self.now_ms = now_ms
+        self.holds: Callable[[Identity], bool] = lambda identity: True
+        """Whether an identity that was proven may go on: `Authenticator.holds`."""
         self.quotas = Quotas(self._quota_of, now_s)
 
     @property
@@ -93,13 +95,13 @@ class Guard:
         """Looks again at a member that was let in.
 
         Raises:
-            UnauthenticatedError: Its credentials have ended.
+            UnauthenticatedError: Its credentials have ended, or were revoked.
             UnauthorizedError: The rules do not let it any more.
         """
-        ends_ms = caller.identity.ends_ms
-        if ends_ms is not None and ends_ms <= self.now_ms():
+        if not self.holds(caller.identity):
             raise UnauthenticatedError(
-                f"the credentials of {caller.principal} have expired: connect again with new ones"
+                f"the credentials of {caller.principal} have ended or were revoked: connect again "
+                "with new ones"
             )
         self.check_member(caller, group_id, topics)
 

@@ -16,7 +16,6 @@ from sharecoord.security.tokens import read_tokens
 
 RULES: Final = "security.rules.file"
 TOKENS: Final = "security.tokens.file"
-KEYS: Final = "security.oidc.jwks"
 
 
 class Security:
@@ -55,22 +54,19 @@ class Security:
             # With rules it is they that say what `User:anonymous` may do.
             must_prove=config.knows_clients and not security.rules_file,
         )
+        self.guard.holds = self.authenticator.holds
 
     def _oidc(self, config: ProcessConfig) -> Any:
         # As above: PyJWT loads it.
-        from sharecoord.security.keys import FileKeys, Keys, read_key_file
         from sharecoord.security.oidc import Oidc
-        from sharecoord.security.remote_keys import RemoteKeys
+        from sharecoord.security.remote_keys import RemoteKeys, keys_of
 
         security = config.security
-        keys: Keys
-        if "://" in security.oidc_jwks:
-            keys = remote = RemoteKeys(security.oidc_jwks, ca_file=security.oidc_jwks_ca_file)
-            self.loops["oidc-keys"] = remote.run
+        keys = keys_of(security.oidc_jwks, security.oidc_jwks_ca_file)
+        if isinstance(keys, RemoteKeys):
+            self.loops["oidc-keys"] = keys.run
         else:
-            files = WatchedFiles({KEYS: security.oidc_jwks}, read_key_file)
-            self.watch.add(files)
-            keys = FileKeys(files)
+            self.watch.add(keys.files)
         return Oidc(
             issuer=security.oidc_issuer,
             audience=security.oidc_audience,

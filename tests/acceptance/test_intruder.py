@@ -47,7 +47,7 @@ rules:
     resources: ["group:others", "topic:TOPIC"]
   - allow: ["*"]
     principals: ["User:operator-of-others"]
-    resources: ["group:others", "topic:*", "dead-letter-topic:*", "consumer-group:*"]
+    resources: ["group:others*", "topic:*", "dead-letter-topic:*", "consumer-group:*"]
 """
 TOKENS = ("worker", "operator", "worker-of-others", "operator-of-others", "stranger")
 
@@ -234,11 +234,11 @@ def requests(place: Place, group: str) -> dict[str, Message]:
             partition=partition,
             first_offset=0,
             last_offset=5,
-            action=admin.FORCE_ACTION_ARCHIVE,
+            action=admin.FORCE_ACTION_SKIP,
         ),
         ADMIN + "ListInFlight": admin.ListInFlightRequest(group_id=group, partition=partition),
         ADMIN + "Replay": admin.ReplayRequest(
-            group_id=group, into_group_id="loot", topics=[target], duration_ms=3_600_000
+            group_id=group, into_group_id=f"{group}-loot", topics=[target], duration_ms=3_600_000
         ),
         ADMIN + "ListDeadLetters": admin.ListDeadLettersRequest(group_id=group),
         ADMIN + "ShowDeadLetter": admin.ShowDeadLetterRequest(group_id=group, id="x"),

@@ -26,14 +26,14 @@ class Access:
             guard: Hears of refusals.
             certificates: Whether clients show certificates: gRPC copies them for each call.
         """
-        self._authenticator = authenticator
+        self.authenticator = authenticator
         self._guard = guard
         self._certificates = certificates
 
     @property
     def checks_authorization(self) -> bool:
         """Whether tokens of some kind are checked."""
-        return self._authenticator.checks_authorization
+        return self.authenticator.checks_authorization
 
     async def caller_of(self, context: ServicerContext, call: str) -> Caller:
         """The caller of a call.
@@ -50,9 +50,9 @@ class Access:
         """The caller at an address who shows these credentials. Errors: as `caller_of`."""
         try:
             shown = credentials()
-            identity = self._authenticator.known(shown)
+            identity = self.authenticator.known(shown)
             if identity is None:
-                identity = await self._authenticator.identify(shown, address)
+                identity = await self.authenticator.identify(shown, address)
         except SharecoordError as error:
             self._guard.tell_refusal(Caller(address=address), call, error)
             raise

@@ -138,7 +138,7 @@ class Admission:
                     continue
                 if rules.quotas or is_other:
                     session.records_max = self._guard.quotas.records_each(caller.principal)
-                if is_other or caller.identity.ends_ms is not None:
+                if is_other or not self._guard.holds(caller.identity):
                     self._look_at(group, session, caller)
 
     def _look_at(self, group: GroupActor, session: Session, caller: Caller) -> None:

@@ -62,7 +62,8 @@ class Served:
     """A coordinator with tokens and rules, behind a port of its own."""
 
     def __init__(self, folder: Path) -> None:
-        self.rules_file, tokens_file = folder / "rules.yaml", folder / "tokens.yaml"
+        self.rules_file = folder / "rules.yaml"
+        self.tokens_file = tokens_file = folder / "tokens.yaml"
         self.rules_file.write_text(BASE)
         tokens_file.write_text(
             "".join(
@@ -93,6 +94,7 @@ class Served:
         access = access_of(
             self.coordinator, tokens=self.tokens, must_prove=False, now_ms=lambda: self.now_ms
         )
+        self.coordinator.context.guard.holds = access.authenticator.holds
         self.server, _ = make_server(
             self.coordinator, access, request_bytes_max=1 << 20, shares_port=False
         )
@@ -307,6 +309,19 @@ async def test_a_member_goes_when_the_rules_change_against_it(served: Served) ->
         counts |= {
             each.delivery_count for batch in await batches_of(other) for each in batch.ranges
         }
+
+
+async def test_a_member_goes_when_its_token_is_revoked(served: Served) -> None:
+    stream = await served.joined("worker", "m")
+    await served.joined("robot", "r")
+    kept = [each for each in served.tokens_file.read_text().split("- ") if "worker" not in each]
+    served.tokens_file.write_text("- ".join(kept))
+    assert served.tokens.look()
+    served.coordinator.groups.admission.look()
+    code, reason, text = await end_of(stream)
+    assert (code, reason) == (UNKNOWN, "UNAUTHENTICATED")
+    assert "were revoked" in text
+    assert set(served.coordinator.groups["g"].sessions) == {"r"}
 
 
 async def test_rules_that_can_not_be_read_change_nothing(served: Served) -> None:
