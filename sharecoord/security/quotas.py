@@ -1,7 +1,7 @@
 """What principals use of one coordinator, against the quotas of the rules.
 
-Each coordinator of a fleet counts what it serves itself. Groups alone are counted for the whole
-store, because it keeps who made them.
+Each coordinator of a fleet counts what it serves itself, and the groups that it knows: those of the
+store at its start, and those that were used here since.
 """
 
 from __future__ import annotations
