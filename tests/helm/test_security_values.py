@@ -265,6 +265,11 @@ def test_the_schema_refuses_wrong_values(helm: Helm, value: str, place: str) -> 
             "security.oidc.audience is set and security.oidc.issuer is empty",
         ),
         (
+            "service-sqlite",
+            ["security.oidc.groupsClaim=roles"],
+            "security.oidc.groupsClaim is set and security.oidc.audience is empty",
+        ),
+        (
             "service-external-secure",
             ["security.oidc.jwks=/etc/keys/jwks.json"],
             "security.oidc.caSecret is set, and security.oidc.jwks is no https:// address",
@@ -278,6 +283,12 @@ def test_the_schema_refuses_wrong_values(helm: Helm, value: str, place: str) -> 
         ("service-sqlite-tokens", ["security.tokens.existingSecret="], "nothing tells who"),
         ("service-sqlite-tokens", ["tls.existingSecret="], "listens on TCP and has no TLS: set"),
         ("sidecar-sqlite", ["tls.clientCa=true"], "the coordinator speaks no TLS"),
+        ("sidecar-external", ["sidecar.socketMode=0660"], "sidecar.socketMode is set, and"),
+        (
+            "service-sqlite",
+            ["config.management.tls.cert.file=/etc/tls.crt"],
+            "config has management.tls.cert.file, of which the probes would know nothing",
+        ),
         ("service-sqlite-clear", ["tls.clientCa=true"], "the coordinator speaks no TLS"),
         (
             "service-sqlite",

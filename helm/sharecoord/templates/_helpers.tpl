@@ -116,9 +116,11 @@ that they reach each other. A sidecar alone listens on a Unix socket. */}}
 {{- if and .Values.tls.clientCa (not $tls) }}
 {{- fail "tls.clientCa is true, and the coordinator speaks no TLS: set tls.existingSecret (a single sidecar listens on a Unix socket without TLS: set tls.clientCa=false)" }}
 {{- end }}
-{{- $oidc := pick $security.oidc "issuer" "audience" "jwks" }}
-{{- range $given, $value := $oidc }}
-{{- range $missing, $other := $oidc }}
+{{- if and (include "sharecoord.tcp" .) (ne .Values.mode "service") (ne .Values.sidecar.socketMode "0600") }}
+{{- fail "sidecar.socketMode is set, and the sidecars of several pods listen on TCP: remove it, or set sidecar.replicas=1" }}
+{{- end }}
+{{- range $given, $value := omit $security.oidc "caKey" }}
+{{- range $missing, $other := pick $security.oidc "issuer" "audience" "jwks" }}
 {{- if and $value (not $other) }}
 {{- fail (printf "security.oidc.%s is set and security.oidc.%s is empty: OIDC needs issuer, audience and jwks together" $given $missing) }}
 {{- end }}
@@ -134,6 +136,9 @@ that they reach each other. A sidecar alone listens on a Unix socket. */}}
 {{- fail "metrics.serviceMonitor.tlsConfig is set, and the management port speaks no TLS: set management.tls.existingSecret" }}
 {{- end }}
 {{- $written := include "sharecoord.settings" (dict "prefix" "" "settings" .Values.config) | fromYaml }}
+{{- if hasKey $written "management.tls.cert.file" }}
+{{- fail "config has management.tls.cert.file, of which the probes would know nothing: set management.tls.existingSecret" }}
+{{- end }}
 {{- range $name, $_ := include "sharecoord.securitySettings" . | fromYaml }}
 {{- if hasKey $written $name }}
 {{- fail (printf "config has %s, which the chart sets by a value of its own: remove it there, and use that value (values.yaml)" $name) }}
