@@ -20,10 +20,11 @@ is everybody who has proven to be somebody: `User:anonymous` has to be named.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import yaml
 
@@ -114,12 +115,6 @@ class Rule:
     resources: tuple[tuple[Kind | None, Pattern], ...]
     """None = of any kind."""
 
-    def is_for(self, principal: Principal) -> bool:
-        """Whether the rule speaks of a principal."""
-        if self.is_for_all and principal != ANONYMOUS:
-            return True
-        return _is_any(self.principals, principal)
-
     def is_about(self, action: Action, resource: Resource) -> bool:
         """Whether the rule speaks of an action on a resource."""
         return action in self.actions and any(
@@ -137,22 +132,42 @@ class QuotaRule:
     is_for_all: bool
     quota: Quota
 
-    def is_for(self, principal: Principal) -> bool:
-        """Whether the quota is a principal's; `*` means the anonymous one, too: it is a limit."""
-        return self.is_for_all or _is_any(self.principals, principal)
+
+E = TypeVar("E", Rule, QuotaRule)
 
 
-def _is_any(patterns: Iterable[Pattern], principal: Principal) -> bool:
-    """Whether one of these patterns means a principal, by its name or by one of its groups.
+class _Index(Generic[E]):
+    """Finds what a file says of a principal without a look at all that it says of others.
 
-    A pattern of beginnings does not mean `User:anonymous`, which has to be named.
+    A thousand rules take milliseconds to look through, and after a change of the file each
+    principal that is connected is looked up anew, on the loop.
     """
-    names = (principal.name, *(GROUP + each for each in principal.groups))
-    return any(
-        pattern.matches(name) and not (pattern.is_prefix and name == ANONYMOUS.name)
-        for pattern in patterns
-        for name in names
-    )
+
+    def __init__(self, entries: Sequence[E]) -> None:
+        self._entries = entries
+        self._for_all = [at for at, each in enumerate(entries) if each.is_for_all]
+        self._at: defaultdict[Pattern, list[int]] = defaultdict(list)
+        for at, each in enumerate(entries):
+            for pattern in each.principals:
+                self._at[pattern].append(at)
+        self._lengths = sorted({len(each.text) for each in self._at if each.is_prefix})
+
+    def of(self, principal: Principal, *, for_all: bool) -> list[E]:
+        """The entries that speak of a principal, by its name or one of its groups, in order.
+
+        A pattern of beginnings does not mean `User:anonymous`, which has to be named.
+
+        Args:
+            principal: Whom they are to speak of.
+            for_all: Whether those for everybody are among them.
+        """
+        found = set(self._for_all if for_all else ())
+        for name in (principal.name, *(GROUP + each for each in principal.groups)):
+            found.update(self._at.get(Pattern(name, is_prefix=False), ()))
+            if name != ANONYMOUS.name:
+                for length in self._lengths:
+                    found.update(self._at.get(Pattern(name[:length], is_prefix=True), ()))
+        return [self._entries[at] for at in sorted(found)]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -167,21 +182,23 @@ class Rules:
     """The quota of a principal."""
 
     def __post_init__(self) -> None:
+        rules, quotas = _Index(self.rules), _Index(self.quotas)
+
+        def of_principal(who: Principal) -> list[Rule]:
+            """The rules about a principal: those that deny first."""
+            mine = rules.of(who, for_all=who != ANONYMOUS)
+            return sorted(mine, key=lambda rule: rule.allows)
+
+        def quota_of(who: Principal) -> Quota:
+            """The first quota of a principal; that of everybody is the anonymous one's, too."""
+            return next((each.quota for each in quotas.of(who, for_all=True)), NO_QUOTA)
+
         keep = lru_cache(DECISIONS_KEPT)
-        of_principal = keep(self._of_principal)
+        kept = keep(of_principal)
         object.__setattr__(
-            self, "decide", keep(lambda who, action, what: _decide(of_principal(who), action, what))
+            self, "decide", keep(lambda who, action, what: _decide(kept(who), action, what))
         )
-        object.__setattr__(self, "quota_of", keep(self._quota_of))
-
-    def _of_principal(self, principal: Principal) -> tuple[Rule, ...]:
-        """The rules about a principal: those that deny first."""
-        mine = [rule for rule in self.rules if rule.is_for(principal)]
-        return tuple(sorted(mine, key=lambda rule: rule.allows))
-
-    def _quota_of(self, principal: Principal) -> Quota:
-        found = (each.quota for each in self.quotas if each.is_for(principal))
-        return next(found, NO_QUOTA)
+        object.__setattr__(self, "quota_of", keep(quota_of))
 
 
 def _decide(rules: Iterable[Rule], action: Action, resource: Resource) -> Decision:
