@@ -239,7 +239,7 @@ async def test_pause_and_resume(served: Served, admin: Any) -> None:
     assert (result.changed, result.note, answer.pauses) == (True, "", (result.pause,))
     pause = result.pause
     assert (pause.topic, pause.partition, pause.member_id) == ("orders", 0, "")
-    assert (pause.paused_by, pause.reason) == ("operator", "größer")
+    assert (pause.paused_by, pause.reason) == ("User:anonymous", "größer")
     assert pause.since_ms > 0
     (group,) = await admin.describe_groups(["g"])
     assert group.pauses == (pause,)
