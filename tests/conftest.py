@@ -31,7 +31,6 @@ from sharecoord.devenv.coordinator import CoordinatorProcess
 from sharecoord.devenv.errors import DevenvError
 from sharecoord.devenv.mock_cluster import MockCluster
 from sharecoord.devenv.processes import free_ports, running
-from sharecoord.devenv.security import write_security
 from sharecoord.devenv.topics import Topics
 from tests import databases, security_on
 from tests.databases import DatabaseUnderTest
@@ -69,7 +68,7 @@ hypothesis.settings.register_profile("long", deadline=None, max_examples=1000, p
 hypothesis.settings.load_profile(os.environ.get(PROFILE_VARIABLE, "ci"))
 
 if security_on.IS_ON:
-    CoordinatorProcess.security_of = staticmethod(write_security)
+    CoordinatorProcess.has_security = True
 
 _notes: list[str] = []
 

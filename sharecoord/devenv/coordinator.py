@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
@@ -13,6 +13,7 @@ import yaml
 
 from sharecoord.config.sources import ENVIRONMENT_PREFIX
 from sharecoord.devenv.processes import LOOPBACK, GuardedProcess, Server, free_ports
+from sharecoord.devenv.security import write_security
 
 START_TIMEOUT_S = 60.0
 STOP_GRACE_S = 10.0
@@ -24,9 +25,9 @@ class CoordinatorProcess(Server):
     """Listens on one loopback port for its whole life, over kills and restarts."""
 
     name = "the coordinator"
-    security_of: ClassVar[Callable[[Path], Mapping[str, object]]] = lambda folder: {}
-    """Settings of security for coordinators that are given none, by their directory; a run of the
-    test suites may set it."""
+    has_security: ClassVar[bool] = False
+    """Whether coordinators that are given no settings of security get those of `write_security`; a
+    run of the test suites may set it."""
     _process: GuardedProcess
 
     def __init__(
@@ -52,13 +53,14 @@ class CoordinatorProcess(Server):
         config_file = directory / "coordinator.yaml"
         given = settings or {}
         has_own = any(name.startswith("security.") for name in given)
+        secured = self.has_security and not has_own
         merged: dict[str, object] = {
             "kafka.bootstrap.servers": bootstrap_servers,
             "store.url": f"sqlite:///{self.store_path.resolve()}",
             "listen.address": f"{LOOPBACK}:{port}",
             "management.port": 0,
             "group.share.auto.offset.reset": "earliest",
-            **({} if has_own else type(self).security_of(directory)),
+            **(write_security(directory) if secured else {}),
             **given,
         }
         self.address = str(merged["listen.address"])

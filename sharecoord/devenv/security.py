@@ -39,10 +39,10 @@ def rules_text(principals: Sequence[str]) -> str:
 def _team(number: int) -> str:
     """A rule of a team; every tenth takes something away."""
     name = f"team-{number:04}"
-    does, kinds = "allow: [consume, describe]", ("group", "topic")
+    does, kinds = "allow: [consume, describe]", "group topic"
     if number % 10 == 9:
-        does, kinds = "deny: [pause, delete]", ("group",)
-    resources = ", ".join(f'"{kind}:{name}-*"' for kind in kinds)
+        does, kinds = "deny: [pause, delete]", "group"
+    resources = ", ".join(f'"{kind}:{name}-*"' for kind in kinds.split())
     return (
         f'  - {{{does}, principals: ["User:{name}-*", "Group:{name}"], resources: [{resources}]}}'
     )

@@ -144,7 +144,7 @@ class _Index(Generic[E]):
     """
 
     def __init__(self, entries: Sequence[E]) -> None:
-        self._entries = entries
+        self._entries: Sequence[E] = entries
         self._for_all = [at for at, each in enumerate(entries) if each.is_for_all]
         self._at: defaultdict[Pattern, list[int]] = defaultdict(list)
         for at, each in enumerate(entries):

@@ -41,7 +41,7 @@ def test_each_token_is_of_somebody_else(tmp_path: Path) -> None:
 def test_a_coordinator_of_a_run_with_security_keeps_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(CoordinatorProcess, "security_of", staticmethod(write_security))
+    monkeypatch.setattr(CoordinatorProcess, "has_security", True)
     file = tmp_path / "coordinator.yaml"
     CoordinatorProcess("k:9092", tmp_path)
     assert "security.rules.file" in file.read_text()
