@@ -538,8 +538,8 @@ def on_hangup(stop: Callable[[], None]) -> Callable[[], None]:
 
         return end
     return lambda: log.warning(
-        "SIGHUP ignored: settings and certificates are read at the start; start again to read "
-        "them, or send SIGTERM to end"
+        "SIGHUP ignored: settings are read at the start (start again to read them), files of "
+        "certificates, tokens and rules as soon as they change; send SIGTERM to end"
     )
 
 
