@@ -8,8 +8,9 @@ import secrets
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -37,7 +38,7 @@ from sharecoord.ingest.raw_reader import RawLogReader
 from sharecoord.ingest.readers import make_reader, say_who_reads
 from sharecoord.kafka.refusals import Refusals
 from sharecoord.kafka.wire.catalog import WireCatalog
-from sharecoord.kafka.wire.keys import Settings, brokers_of, reads_all
+from sharecoord.kafka.wire.keys import brokers_of, reads_all
 from sharecoord.management.server import ManagementServer, metrics_token
 from sharecoord.observability.logs import configure_logging
 from sharecoord.observability.standard_error import dropped_lines, guard_standard_error
@@ -70,7 +71,7 @@ from sharecoord.runtime.status.event_samples import EventSampler
 from sharecoord.runtime.status.status import StatusBoard
 from sharecoord.security.audit import AuditLog, make_audit_log
 from sharecoord.security.authenticator import socket_identity
-from sharecoord.security.files import FileWatch, WatchedFiles
+from sharecoord.security.files import FileWatch, Watched, WatchedFiles
 from sharecoord.security.key_pairs import KeyPair, days_left, listener_pair, management_tls
 from sharecoord.security.principals import Caller
 from sharecoord.security.setup import Security
@@ -132,6 +133,13 @@ class Application:
         self._files: OpenFiles | None = None
         self._sampler: EventSampler | None = None
         self._pair: WatchedFiles[KeyPair] | None = None
+        self._kafka_tls: Watched | None = None
+        self._kafka_files: Callable[[], Mapping[str, bytes]] = dict
+        """Contents of the certificates for Kafka that are in force, by librdkafka's keys."""
+        self._renewals: list[Callable[[], None]] = []
+        """Each lets clients of librdkafka be made anew: they read certificates once."""
+        self._ends_s: list[Callable[[], Mapping[str, float]]] = []
+        """Each tells when certificates end, by setting, in seconds since 1970."""
         self._security: Security | None = None
 
     async def start(self) -> None:
@@ -180,16 +188,26 @@ class Application:
         if self._sampler is not None:
             context.tasks.keep("event-samples", self._sampler.run)
         if config.management.enable:
-            management = ManagementServer(
-                self.board,
-                host=config.management.host,
-                port=config.management.port,
-                or_any=config.source("management.port") is Source.DEFAULT,
-                tls=management_tls(config.management),
-                token=metrics_token(config.management.metrics_token_file),
-            )
-            self.management_port = await asyncio.to_thread(management.start)
-            self._stack.push_async_callback(asyncio.to_thread, management.stop)
+            await self._manage()
+
+    async def _manage(self) -> None:
+        """Serves health and metrics."""
+        config = self.config
+        tls = management_tls(config.management)
+        management = ManagementServer(
+            self.board,
+            host=config.management.host,
+            port=config.management.port,
+            or_any=config.source("management.port") is Source.DEFAULT,
+            tls=tls,
+            token=metrics_token(config.management.metrics_token_file),
+        )
+        self.management_port = await asyncio.to_thread(management.start)
+        self._stack.push_async_callback(asyncio.to_thread, management.stop)
+        for files in management.watched:
+            self._security_parts.watch.add(files)
+        if tls is not None:
+            self._ends_s.append(lambda: tls.value.ends_s)
 
     def _network(self, fleet: Fleet) -> PeerNetwork:
         """Links to the other coordinators of a fleet."""
@@ -292,7 +310,7 @@ class Application:
         producers = self._producers(refusals)
         if isinstance(reader, RawLogReader) and not reads_all(config.kafka):
             await producers.check()
-        catalog = self._catalog or _catalog_beside(reader, config.kafka, refusals)
+        catalog = self._catalog or self._catalog_beside(reader, refusals)
         self._stack.push_async_callback(catalog.close)
         cluster_id = self._cluster_id = await _said_when_slow(
             catalog.cluster_id(), "no answer from Kafka yet", brokers_of(config.kafka)
@@ -359,12 +377,14 @@ class Application:
         config = self.config
         settings = ProducerSettings(
             kafka={key: str(value) for key, value in config.kafka.items()},
+            files=dict(self._kafka_files()),
             transactional_producers_max=config.limits.transactional_producers_max,
             log_level=config.log.level.value,
             log_json=logs_json(config),
         )
         producers = Producers(settings, refusals)
         self.board.producers = lambda: producers.figures
+        self._renewals.append(lambda: producers.renew(self._kafka_files()))
         self._stack.push_async_callback(producers.close)
         return producers
 
@@ -391,7 +411,17 @@ class Application:
         pair = self._pair
         if pair is not None:
             watch.add(pair)
-            self.board.certificate_days = lambda: days_left(pair.value.ends_s)
+            self._ends_s.append(lambda: pair.value.ends_s)
+        if self._kafka_tls is not None:
+            watch.add(self._kafka_tls, self._renew_clients)
+        self.board.certificate_days = lambda: days_left(
+            {setting: end_s for told in self._ends_s for setting, end_s in told().items()}
+        )
+
+    def _renew_clients(self) -> None:
+        """Lets clients of librdkafka have changed certificates."""
+        for renew in self._renewals:
+            renew()
 
     def _kafka_reader(self, refusals: Refusals) -> LogReader:
         """Reads while files may be opened; the board says when that is over."""
@@ -412,7 +442,22 @@ class Application:
             )
 
         self.board.short_of_files = short
+        self._kafka_tls = reader.files
+        self._kafka_files = lambda: reader.file_contents
+        self._ends_s.append(lambda: reader.certificate_ends_s)
+        if not isinstance(reader, RawLogReader):
+            self._renewals.append(reader.renew)
         return reader
+
+    def _catalog_beside(self, reader: LogReader, refusals: Refusals) -> TopicCatalog:
+        """The catalog that asks over the reader's kind of connections."""
+        if isinstance(reader, RawLogReader):
+            return WireCatalog(reader.cluster, refusals)
+        from sharecoord.kafka.catalog import KafkaCatalog
+
+        catalog = KafkaCatalog(self.config.kafka, refusals)
+        self._renewals.append(catalog.renew)
+        return catalog
 
     async def _event_sink(self, coordinator_id: str, clock: RuntimeClock) -> EventSink | None:
         """Where events go; ends after everything that has some to tell."""
@@ -422,12 +467,14 @@ class Application:
         # Its process is of no use to who wants no events.
         from sharecoord.events.pipe_sink import PipeSink, settings_of
 
+        settings = settings_of(config, coordinator_id, log_json=logs_json(config))
         sink = PipeSink(
-            settings_of(config, coordinator_id, log_json=logs_json(config)),
+            replace(settings, files=dict(self._kafka_files())),
             pipe_max_bytes=config.events.pipe_max_bytes,
             now_us=lambda: clock.to_store(clock.now_ms()) * 1000,
         )
         await sink.start()
+        self._renewals.append(lambda: sink.renew(self._kafka_files()))
         self._stack.push_async_callback(sink.close)
         return sink
 
@@ -511,15 +558,6 @@ def _limits_of(config: ProcessConfig) -> Limits:
     )
 
 
-def _catalog_beside(reader: LogReader, settings: Settings, refusals: Refusals) -> TopicCatalog:
-    """The catalog that asks over the reader's kind of connections."""
-    if isinstance(reader, RawLogReader):
-        return WireCatalog(reader.cluster, refusals)
-    from sharecoord.kafka.catalog import KafkaCatalog
-
-    return KafkaCatalog(settings, refusals)
-
-
 async def _said_when_slow(answer: Awaitable[T], what: str, address: str) -> T:
     """Waits for an answer; when it takes long, the log says whose."""
     task = asyncio.ensure_future(answer)
@@ -538,8 +576,8 @@ def on_hangup(stop: Callable[[], None]) -> Callable[[], None]:
 
         return end
     return lambda: log.warning(
-        "SIGHUP ignored: settings are read at the start (start again to read them), files of "
-        "certificates, tokens and rules as soon as they change; send SIGTERM to end"
+        "SIGHUP ignored: settings are read at the start; start again to read them, or send SIGTERM "
+        "to end. Files of certificates, tokens and rules are read again when they change"
     )
 
 

@@ -43,6 +43,8 @@ class WriterSettings:
     """Longest time until rows are in a Parquet file that readers see."""
     kafka: dict[str, str] = field(repr=False)
     """librdkafka's keys."""
+    files: dict[str, bytes] = field(default_factory=dict, repr=False)
+    """Contents of files that those keys name, by key; others are read from the disk."""
     log_level: str = "info"
     log_json: bool = True
 

@@ -15,7 +15,8 @@ import signal
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from itertools import islice
 from typing import Any, Final
 
@@ -391,11 +392,15 @@ class PipeSink:
                 self._unsaid += records
         self._said = still
 
-    def renew(self) -> None:
-        """Lets another writer go on, whose client reads the files of Kafka's certificates anew.
+    def renew(self, files: Mapping[str, bytes]) -> None:
+        """Lets another writer go on, whose client has these files of Kafka's certificates.
 
-        The one before writes what it has taken, and ends. A writer of files stays.
+        The one before writes what it has taken, and ends. A writer of Parquet files stays.
+
+        Args:
+            files: Contents, by librdkafka's keys.
         """
+        self._settings = replace(self._settings, files=dict(files))
         if self._settings.kafka and self._writer is not None and not self._is_closing:
             self._writer.is_renewed = True
             self._writer.close_pipe()

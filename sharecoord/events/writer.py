@@ -70,8 +70,10 @@ def open_sink(settings: WriterSettings) -> WriterSink:
     if settings.kind == EventsSinkKind.KAFKA:
         from sharecoord.events.kafka_topic import KafkaSink
         from sharecoord.kafka.event_producer import EventProducer
+        from sharecoord.kafka.wire.held_files import HeldFiles
 
-        topic = EventProducer(settings.kafka, settings.target)
+        held = HeldFiles(settings.kafka, settings.files)
+        topic = EventProducer(held.settings, settings.target)
         topic.open()
         return KafkaSink(
             topic,

@@ -39,6 +39,7 @@ from sharecoord.kafka.client import (
 )
 from sharecoord.kafka.client_files import client_files
 from sharecoord.kafka.refusals import READ, Refusals
+from sharecoord.kafka.wire.held_files import HeldFiles
 from sharecoord.ports import LogSink
 
 log = structlog.get_logger(__name__)
@@ -195,7 +196,7 @@ class _Slot:
         self._waiter = ThreadPoolExecutor(1, thread_name_prefix="sharecoord-read")
         self._stopped = False
         self._is_stale = False
-        """Whether the files of the settings have changed since the consumer was made."""
+        """Whether the settings are others than those of the consumer."""
         self._former: set[asyncio.Task[None]] = set()
         """Ends of former consumers."""
         self._task = asyncio.create_task(self._run(), name="sharecoord-reader")
@@ -254,8 +255,9 @@ class _Slot:
         """Wakes the loop: another partition may be read, or one less."""
         self._wake.set()
 
-    def renew(self) -> None:
-        """Reads on with a new consumer, as soon as no message is in hand."""
+    def renew(self, settings: Settings) -> None:
+        """Reads on with a new consumer of these settings, as soon as no message is in hand."""
+        self._settings = {**self._settings, **settings}
         self._is_stale = True
         self._wake.set()
 
@@ -500,14 +502,15 @@ class KafkaLogReader:
             refusals: Shared with the catalog of the same cluster.
             may_open: Whether another consumer may be opened; else its readings wait.
         """
-        self._settings = dict(settings)
+        self._given = dict(settings)
         self._refusals = Refusals() if refusals is None else refusals
         self.files = client_files(settings)
         """The certificates of connections to brokers; None without. After a change: `renew`."""
+        self._held = HeldFiles(settings, self.file_contents)
         self._pool: Pool[_Slot, Reading] = Pool(self._new_slot, Reading.begin, may_open=may_open)
         self._rereaders: dict[bool, Rereader] = {}
         self._retiring: set[asyncio.Task[None]] = set()
-        self._scanner = Scanner(settings)
+        self._scanner = Scanner(self._held.settings)
         self.scan = self._scanner.scan
 
     def read(
@@ -545,7 +548,7 @@ class KafkaLogReader:
             name: max(least, int(READER_DEFAULTS[name]) // number)
             for name, least in QUEUE_SETTINGS.items()
         }
-        settings = {**queue, **self._settings}
+        settings = {**queue, **self._held.settings}
         return _Slot(settings, self._refusals, committed=committed, on_empty=self._retire)
 
     def _retire(self, slot: _Slot) -> None:
@@ -557,18 +560,27 @@ class KafkaLogReader:
         """Reads [first, last] again."""
         rereader = self._rereaders.get(committed)
         if rereader is None:
-            rereader = self._rereaders[committed] = Rereader(self._settings, committed=committed)
+            rereader = self._rereaders[committed] = Rereader(
+                self._held.settings, committed=committed
+            )
         return await rereader.read(topic, partition, first, last)
+
+    @property
+    def file_contents(self) -> Mapping[str, bytes]:
+        """Contents of the files in force, by librdkafka's keys."""
+        return {} if self.files is None else self.files.value.contents
 
     @property
     def certificate_ends_s(self) -> Mapping[str, float]:
         """By setting: when the certificate that brokers are shown ends, in seconds since 1970."""
-        return {} if self.files is None else self.files.value
+        return {} if self.files is None else self.files.value.ends_s
 
     def renew(self) -> None:
-        """Reads on with new consumers, which read the files of their settings anew."""
+        """Reads on with new consumers, which have the files that are in force now."""
+        self._held = HeldFiles(self._given, self.file_contents)
+        self._scanner.settings = self._held.settings
         for slot in self._pool.slots:
-            slot.renew()
+            slot.renew(self._held.settings)
         former, self._rereaders = self._rereaders, {}
         for each in former.values():
             task = asyncio.create_task(each.retire(), name="sharecoord-reread-retired")

@@ -288,6 +288,11 @@ class RawLogReader:
         return self._security.tls
 
     @property
+    def file_contents(self) -> Mapping[str, bytes]:
+        """Contents of the files in force, by librdkafka's keys, for clients of librdkafka."""
+        return {} if self._security.tls is None else self._security.tls.contents
+
+    @property
     def certificate_ends_s(self) -> Mapping[str, float]:
         """By setting: when the certificate that brokers are shown ends, in seconds since 1970."""
         return {} if self._security.tls is None else self._security.tls.ends_s

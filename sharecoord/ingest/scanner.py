@@ -38,7 +38,8 @@ class Scanner:
     """Makes scans; see `ports.LogReader.scan`."""
 
     def __init__(self, settings: Settings) -> None:
-        self._settings = settings
+        self.settings = settings
+        """For scans that begin from now on."""
         self._running: set[_Scan] = set()
 
     async def scan(
@@ -47,7 +48,7 @@ class Scanner:
         """Reads stretches of a topic once."""
         if len(self._running) >= SCANS_MAX:
             raise too_many_scans()
-        scan = _Scan(make_consumer({**self._settings, **SCAN_FETCH}, committed=True), topic)
+        scan = _Scan(make_consumer({**self.settings, **SCAN_FETCH}, committed=True), topic)
         self._running.add(scan)
         try:
             for stretch in stretches:

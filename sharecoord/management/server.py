@@ -34,6 +34,7 @@ from sharecoord.runtime.status.status import (
 from sharecoord.security.audit import AuditFigures
 from sharecoord.security.files import Watched, WatchedFiles
 from sharecoord.security.key_pairs import PresentContext, ServerTls
+from sharecoord.security.quotas import Use
 
 log = structlog.get_logger(__name__)
 
@@ -91,6 +92,7 @@ class BoardCollector(Collector):
         if snapshot.audit is not None:
             yield from _audit(snapshot.audit)
         yield from _files(snapshot)
+        yield from _principals(snapshot.principals)
         if snapshot.peer_links_refused is not None:
             yield CounterMetricFamily(
                 "sharecoord_peer_links_refused",
@@ -323,6 +325,30 @@ def _files(snapshot: Snapshot) -> Iterable[Metric]:
     for setting, left in snapshot.certificate_days.items():
         days.add_metric([setting], left)
     return refused, days
+
+
+def _principals(uses: Mapping[str, Use]) -> Iterable[Metric]:
+    """Metrics of principals with quotas: what they use here, and how often that was refused."""
+    members = GaugeMetricFamily(
+        "sharecoord_principal_members",
+        "Members of a principal that has a quota, or was refused something.",
+        labels=["principal"],
+    )
+    streams = GaugeMetricFamily(
+        "sharecoord_principal_streams",
+        "Open streams of a principal that has a quota, or was refused something.",
+        labels=["principal"],
+    )
+    refused = CounterMetricFamily(
+        "sharecoord_principal_refused",
+        "How often a principal was refused what its quota does not allow.",
+        labels=["principal"],
+    )
+    for name, use in uses.items():
+        members.add_metric([name], use.members)
+        streams.add_metric([name], use.streams)
+        refused.add_metric([name], use.refused)
+    return members, streams, refused
 
 
 def metrics_token(path: str) -> WatchedFiles[bytes] | None:

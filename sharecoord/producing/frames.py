@@ -60,6 +60,8 @@ class ProducerSettings:
 
     kafka: dict[str, str] = field(repr=False)
     """librdkafka's keys."""
+    files: dict[str, bytes] = field(default_factory=dict, repr=False)
+    """Contents of files that those keys name, by key; others are read from the disk."""
     transactional_producers_max: int
     log_level: str = "info"
     log_json: bool = True

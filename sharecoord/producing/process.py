@@ -23,6 +23,7 @@ from sharecoord.kafka.dead_letter_producer import KafkaDeadLetters
 from sharecoord.kafka.dead_letter_transactions import KafkaLetterTransactions
 from sharecoord.kafka.offsets_export import KafkaOffsetsExport
 from sharecoord.kafka.refusals import Refusals
+from sharecoord.kafka.wire.held_files import HeldFiles
 from sharecoord.observability.logs import configure_logging
 from sharecoord.observability.standard_error import guard_standard_error
 from sharecoord.ports import CommittedOffset, OutgoingMessage
@@ -52,11 +53,13 @@ class Served:
     def __init__(self, settings: ProducerSettings, say: Callable[[bytes], None]) -> None:
         """Starts nothing; `say` sends frames back."""
         self._say = say
+        self._held = HeldFiles(settings.kafka, settings.files)
+        kafka = self._held.settings
         self._letters = KafkaDeadLetters(
-            settings.kafka, transactional_producers_max=settings.transactional_producers_max
+            kafka, transactional_producers_max=settings.transactional_producers_max
         )
         self._refusals = _Heard()
-        self._export = KafkaOffsetsExport(settings.kafka, self._refusals)
+        self._export = KafkaOffsetsExport(kafka, self._refusals)
         self._opened: dict[int, KafkaLetterTransactions] = {}
         self._at_work: set[int] = set()
         """Numbers of outboxes whose transaction is under way."""

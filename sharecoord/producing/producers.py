@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import structlog
@@ -206,12 +207,16 @@ class Producers:
         await self.call(frames.CHECK)
         self._end_process()
 
-    def renew(self) -> None:
-        """Lets the next call start a process, whose clients read the files of certificates anew.
+    def renew(self, files: Mapping[str, bytes]) -> None:
+        """Lets the next call start a process whose clients have these files of certificates.
 
         The one before finishes what is under way, as when it is idle. What it does not finish is
         not confirmed, and comes again.
+
+        Args:
+            files: Contents, by librdkafka's keys.
         """
+        self._settings = replace(self._settings, files=dict(files))
         self._end_process()
 
     def post(self, name: str, arguments: Sequence[Any], done: Done) -> None:

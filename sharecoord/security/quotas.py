@@ -1,18 +1,19 @@
 """What principals use of one coordinator, against the quotas of the rules.
 
-Each coordinator of a fleet counts what it serves itself. Groups alone are counted for the whole
-store, because it keeps who made them.
+Each coordinator of a fleet counts what it serves itself, and the groups that it knows: those of the
+store at its start, and those that were used here since.
 """
 
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable
+from itertools import islice
 from typing import Final, NamedTuple
 
 from sharecoord.errors import QuotaExceededError
 from sharecoord.security.principals import Principal
-from sharecoord.security.rules import Quota
+from sharecoord.security.rules import NO_QUOTA, Quota
 
 ADMIN_BURST_S: Final = 10.0
 """Administrative calls are counted over this time: scripts make many at once, and rest then."""
@@ -20,6 +21,10 @@ ADMIN_BURST_S: Final = 10.0
 BUCKETS_MAX: Final = 10_000
 """Principals whose administrative calls are counted at a time; the least recent one is forgotten,
 who then may make a burst of calls again."""
+
+USES_MAX: Final = 100
+"""Principals that are shown in metrics: each of their names is in every scrape, and whoever keeps
+the metrics keeps a series of each."""
 
 RETRY_MS: Final = 5_000
 """When to try again what only ends when somebody leaves."""
@@ -45,6 +50,8 @@ class Quotas:
         """
         self._quota_of = quota_of
         self._now_s = now_s
+        self._principals: dict[str, Principal] = {}
+        """Those that have members or streams, by name, with the groups they came with last."""
         self._members: Counter[str] = Counter()
         self._streams: Counter[str] = Counter()
         self._refused: Counter[str] = Counter()
@@ -124,19 +131,37 @@ class Quotas:
 
     def member(self, principal: Principal, change: int) -> None:
         """A member of a principal came (1) or went (-1)."""
-        _count(self._members, principal.name, change)
+        self._count(self._members, principal, change)
 
     def stream(self, principal: Principal, change: int) -> None:
         """A stream of a principal began (1) or ended (-1)."""
-        _count(self._streams, principal.name, change)
+        self._count(self._streams, principal, change)
 
     def uses(self) -> dict[str, Use]:
-        """By principal: everybody who uses something, or was refused something."""
-        names = {**self._members, **self._streams, **self._refused}
+        """What principals use that have a quota, and of those that were refused something.
+
+        At most `USES_MAX`, those with the most members.
+        """
+        members, streams, refused = self._members, self._streams, self._refused
+        names = sorted({*self._principals, *refused}, key=members.__getitem__, reverse=True)
+        shown = (name for name in names if name in refused or self._has_quota(name))
         return {
-            name: Use(self._members[name], self._streams[name], self._refused[name])
-            for name in sorted(names)
+            name: Use(members[name], streams[name], refused[name])
+            for name in islice(shown, USES_MAX)
         }
+
+    def _has_quota(self, name: str) -> bool:
+        return self._quota_of(self._principals[name]) is not NO_QUOTA
+
+    def _count(self, counter: Counter[str], principal: Principal, change: int) -> None:
+        name = principal.name
+        counter[name] += change
+        if counter[name] <= 0:
+            del counter[name]
+        if name in self._members or name in self._streams:
+            self._principals[name] = principal
+        else:
+            self._principals.pop(name, None)
 
     def _exceeded(
         self, principal: Principal, what: str, quota: str, *, retry_after_ms: int = RETRY_MS
@@ -148,9 +173,3 @@ class Quotas:
             retry_after_ms=retry_after_ms,
             metadata={"principal": principal.name, "quota": quota},
         )
-
-
-def _count(counter: Counter[str], name: str, change: int) -> None:
-    counter[name] += change
-    if counter[name] <= 0:
-        del counter[name]

@@ -71,6 +71,8 @@ class Quota:
     """Administrative calls, on average of ten seconds."""
 
 
+NO_QUOTA: Final = Quota()
+
 QUOTA_NAMES: Final = tuple(each.name for each in fields(Quota))
 
 
@@ -179,7 +181,7 @@ class Rules:
 
     def _quota_of(self, principal: Principal) -> Quota:
         found = (each.quota for each in self.quotas if each.is_for(principal))
-        return next(found, Quota())
+        return next(found, NO_QUOTA)
 
 
 def _decide(rules: Iterable[Rule], action: Action, resource: Resource) -> Decision:

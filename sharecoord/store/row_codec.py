@@ -132,6 +132,7 @@ def decode_group(row: Sequence[Any], blocked_keys: Iterable[BlockedKey] = ()) ->
         config=json.loads(row[1]),
         group_epoch=row[2],
         pauses=decode_pauses(row[3]),
+        made_by=row[4],
         blocked_keys=tuple(sorted(blocked_keys)),
     )
 

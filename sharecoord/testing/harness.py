@@ -34,6 +34,7 @@ from sharecoord.runtime.kernel.open_files import OpenFiles
 from sharecoord.runtime.member.session import JoinCommand, Session
 from sharecoord.runtime.partition.collector import Collector
 from sharecoord.security.guard import Guard
+from sharecoord.security.principals import Caller
 from sharecoord.store.memory.database import MemoryDatabase
 from sharecoord.store.memory.store import MemoryStore
 from sharecoord.testing.fake_dead_letters import FakeDeadLetters
@@ -224,6 +225,7 @@ class FakeMember:
         credit_bytes: int = 1 << 40,
         lock_book: list[BookEntry] | None = None,
         opens: frozenset[int] = frozenset(),
+        caller: Caller | None = None,
     ) -> list[HeldRange]:
         """Joins with a lock book (by default what it believes to hold); returns what it lost."""
         self.broken()
@@ -240,6 +242,7 @@ class FakeMember:
             credit_bytes,
             lock_book_of(book),
             opens=opens,
+            caller=caller,
         )
         self.ledger.joined(self.member_id, book)
         self.ended = self.drained = False

@@ -164,6 +164,7 @@ def _put_member_up(into: peer.MemberUp, up: MemberUp) -> None:
         into.paused.add(topic=topic, partition=partition)
     into.lock_book.extend(map(codec.lost_range, up.lock_book))
     into.opens.extend(sorted(up.opens))  # type: ignore[arg-type]
+    into.principal = up.principal
 
 
 def _member_up(found: peer.MemberUp) -> MemberUp:
@@ -180,6 +181,7 @@ def _member_up(found: peer.MemberUp) -> MemberUp:
         frozenset((each.topic, each.partition) for each in found.paused),
         [_lost(each) for each in found.lock_book],
         codec.opened(found.opens),
+        found.principal,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,8 +12,13 @@ import pytest
 
 from sharecoord.devenv.mock_cluster import MockCluster
 from sharecoord.errors import InvalidConfigError, KafkaUnavailableError
+from sharecoord.ingest.log_reader import KafkaLogReader
 from sharecoord.kafka.catalog import KafkaCatalog
+from sharecoord.kafka.client import make_admin
 from sharecoord.kafka.client_files import client_files
+from sharecoord.kafka.wire.held_files import HeldFiles
+from sharecoord.producing.frames import ProducerSettings
+from sharecoord.producing.producers import Producers
 from sharecoord.security.key_pairs import days_left
 from tests.certificates import Authority, Live, Pair, replace_file
 
@@ -93,19 +99,64 @@ def test_what_librdkafka_refuses_is_a_problem_and_changes_nothing(
 ) -> None:
     files = client_files(settings_of(live))
     assert files is not None
-    ends_s = files.value
-    assert 1.9 < days_left(ends_s)["kafka.ssl.certificate.location"] <= 2.0
+    before = files.value
+    assert before.contents["ssl.key.location"] == live.key.read_bytes()
+    assert 1.9 < days_left(before.ends_s)["kafka.ssl.certificate.location"] <= 2.0
     replace_file(live.key, ca.issue("another").key.read_bytes())
     assert not files.look()
     assert "librdkafka refuses it" in files.problem
     replace_file(live.key, b"")
     assert not files.look()
-    assert files.value is ends_s
+    assert files.value is before
     with pytest.raises(InvalidConfigError, match=r"kafka\..*librdkafka refuses"):
         client_files(settings_of(live))
     live.put(ca.issue("renewed"))
     assert files.look()
     assert files.problem == ""
+
+
+async def test_clients_that_are_made_while_files_are_broken_have_those_in_force(
+    ca: Authority, live: Live
+) -> None:
+    settings = settings_of(live)
+    files = client_files(settings)
+    assert files is not None
+    reader = KafkaLogReader(settings)
+    replace_file(live.key, b"broken")
+    assert not files.look()
+    with pytest.raises(InvalidConfigError):
+        make_admin(settings)
+    # Those of the coordinator itself, and of its process of producers.
+    assert [chunk async for chunk in reader.scan("t", [])] == []
+    held = HeldFiles(settings, files.value.contents)
+    make_admin(held.settings)
+    producers = Producers(
+        ProducerSettings(
+            kafka=settings, files=dict(files.value.contents), transactional_producers_max=1
+        )
+    )
+    await producers.check()
+    # A process of files that came later.
+    live.put(ca.issue("renewed"))
+    assert files.look()
+    producers.renew(files.value.contents)
+    replace_file(live.certificate, b"broken")
+    await producers.check()
+    producers.renew({})
+    with pytest.raises(InvalidConfigError):
+        await producers.check()
+    await producers.close()
+    await reader.close()
+
+
+def test_held_files_are_copies_and_gone_with_their_holder(live: Live) -> None:
+    held = HeldFiles(settings_of(live), {"ssl.key.location": b"a key"})
+    place = Path(str(held.settings["ssl.key.location"]))
+    assert place.read_bytes() == place.read_bytes() == b"a key"
+    assert held.settings["ssl.ca.location"] == str(live.authorities)
+    del held
+    gc.collect()
+    assert not place.exists() or place.read_bytes() != b"a key"
 
 
 def test_there_is_nothing_to_watch_without_tls_or_files(live: Live, tmp_path: Path) -> None:

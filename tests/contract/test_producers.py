@@ -270,7 +270,7 @@ async def test_a_renewed_process_loses_no_letter(mock_cluster: MockCluster) -> N
             answers.append(sent(producers, topic, OutgoingMessage(b"k", b"%d" % number, [])))
             pids.add(producers.pid)
             if number % 10 == 9:
-                producers.renew()
+                producers.renew({})
         assert len(pids) == 3
         refused = [str(n) for n, answer in enumerate(answers) if await answer is not None]
         assert refused == []

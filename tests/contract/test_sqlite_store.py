@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Connection, Engine, event, text
 
 from sharecoord.core.changes import DeadLetter
 from sharecoord.errors import (
@@ -114,7 +114,7 @@ def test_it_can_be_read_with_select(world: SqliteWorld, path: Path) -> None:
             '["orders","pay,ments"]'
         )
         row = connection.execute("SELECT * FROM coordinator").fetchone()
-        assert tuple(row) == ("one", "one:7070", "", "0.1.0", START_MS + 4000, 0)
+        assert tuple(row) == ("one", "one:7070", "", "0.1.0", START_MS + 4000, 0, None)
 
 
 # -- errors ---------------------------------------------------------------------------------------
@@ -264,3 +264,31 @@ def test_a_lone_coordinator_keeps_its_lease_over_a_long_commit_of_its_own(
         with pytest.raises(StoreUnavailableError, match="locked by another process"):
             store.renew_lease(duration_ms=4000)
     assert store.renew_lease(duration_ms=4000) == START_MS
+
+
+# -- what calls cost ------------------------------------------------------------------------------
+
+
+def test_who_made_a_group_costs_a_statement_when_it_becomes_known_and_no_more(
+    world: SqliteWorld,
+) -> None:
+    store = world.open(fleet=False)
+    store.ensure_group("group")
+    run: list[str] = []
+
+    def note(_: Connection, __: object, statement: str, *___: object) -> None:
+        run.append(statement.split()[0])
+
+    def statements_of(made_by: str) -> list[str]:
+        run.clear()
+        store.ensure_group("group", made_by=made_by)
+        return run.copy()
+
+    event.listen(Engine, "before_cursor_execute", note)
+    try:
+        without, first, again = map(statements_of, ("", "User:alice", "User:alice"))
+    finally:
+        event.remove(Engine, "before_cursor_execute", note)
+    assert "SELECT" in without
+    assert first == [*without, "UPDATE"]
+    assert again == without

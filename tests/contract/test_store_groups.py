@@ -18,6 +18,7 @@ from sharecoord.core.changes import (
 from sharecoord.core.dispatch.pauses import PAUSES_MAX, WHOLE_GROUP, Pause, PauseScope
 from sharecoord.core.limits import BLOCKED_KEYS_MAX
 from sharecoord.errors import InvalidRequestError, LimitExceededError
+from sharecoord.security.principals import NAME_CHARS_MAX, USER
 from tests.contract.store_worlds import (
     START_MS,
     World,
@@ -45,6 +46,41 @@ def test_a_group_is_made_on_first_use(world: World) -> None:
     assert (group.group_id, group.config, group.pauses) == ("group", {}, ())
     assert store.ensure_group("group") == group
     assert store.load_groups() == [group]
+
+
+LONGEST = USER + "ü" * NAME_CHARS_MAX
+"""The longest name that a principal can have."""
+
+
+def test_a_group_knows_who_made_it(world: World) -> None:
+    store = world.open()
+    made = store.ensure_group("group", made_by=LONGEST)
+    assert (made.made_by, made.config) == (LONGEST, {})
+    # Whoever comes later has not made it.
+    assert store.ensure_group("group", made_by="User:bob") == made
+    assert store.ensure_group("group") == made
+    changed = store.save_group_config("group", set_values={"a": "1"}, deleted=[])
+    assert changed.made_by == LONGEST
+    assert store.load_groups() == [changed]
+
+
+def test_a_group_of_an_unknown_maker_gets_one(world: World) -> None:
+    store = world.open()
+    group = store.save_group_config("group", set_values={"a": "1"}, deleted=[])
+    store.ensure_group("other")
+    assert group.made_by == ""
+    # Nobody acts on it: no coordinator has to look at the group again.
+    assert store.ensure_group("group", made_by="User:alice") == replace(group, made_by="User:alice")
+    assert [each.made_by for each in store.load_groups()] == ["User:alice", ""]
+
+
+def test_a_group_that_is_made_again_is_of_its_new_maker(world: World) -> None:
+    store = world.open()
+    store.ensure_group("group", made_by="User:alice")
+    store.save_group_config("group", set_values={"a": "1"}, deleted=[])
+    assert store.delete_group("group")
+    assert store.ensure_group("group").made_by == ""
+    assert store.ensure_group("group", made_by="User:bob").made_by == "User:bob"
 
 
 def test_overrides_are_merged_and_deleted(world: World) -> None:
@@ -263,6 +299,22 @@ def test_a_join_fences_every_earlier_one(world: World) -> None:
         member_of("m2", epoch=first),
         member_of("m1", group="other", epoch=first),
     ]
+
+
+def test_a_member_is_the_principal_that_joined_last(world: World) -> None:
+    store = world.open(fleet=False)
+    for principal in ("User:alice", LONGEST, ""):
+        joining = replace(member_of("m1"), principal=principal)
+        (epoch,) = store.join_members([joining, member_of("m2")])[:1]
+        assert epoch is not None
+        assert store.load_members()[0] == replace(joining, member_epoch=epoch)
+    late, newest = (
+        replace(member_of("m3"), join_number=number, principal=principal)
+        for number, principal in ((1, "User:bob"), (2, "User:alice"))
+    )
+    store.join_members([newest])
+    assert store.join_members([late]) == [None]
+    assert store.load_members()[2].principal == "User:alice"
 
 
 def test_a_join_that_was_held_up_is_refused_by_its_number(world: World) -> None:

@@ -16,14 +16,22 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import Connection, text
 
-from sharecoord.core.changes import Checkpoint, DeadLetter, KeptPayload, PartitionHead
+from sharecoord.core.changes import (
+    Checkpoint,
+    DeadLetter,
+    GroupRow,
+    KeptPayload,
+    MemberRow,
+    PartitionHead,
+)
 from sharecoord.devenv.databases import is_postgres
 from sharecoord.errors import InternalError, InvalidConfigError, StoreVersionError
+from sharecoord.security.principals import NAME_CHARS_MAX, USER
 from sharecoord.store.dialects import SqliteDialect
 from sharecoord.store.migrations.upgrade import upgrade_schema
 from sharecoord.store.schema import Schema, prepare_schema
 from sharecoord.store.sql_store import SqlStore
-from sharecoord.store.tables import HEAD_REVISION, METADATA
+from sharecoord.store.tables import HEAD_REVISION, METADATA, PRINCIPAL_CHARS_MAX
 from sharecoord.store.tools.access import StoreAccess
 from tests.contract.store_worlds import (
     START_MS,
@@ -37,6 +45,9 @@ from tests.contract.store_worlds import (
     row_of,
 )
 
+LATER = f"{int(HEAD_REVISION) + 1:04}"
+"""The revision of a later release."""
+
 SECOND = '''"""Adds a column, fails if asked to."""
 
 from __future__ import annotations
@@ -44,8 +55,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0005"
-down_revision = "0004"
+revision = "{later}"
+down_revision = "{head}"
 needs_downtime = {needs_downtime}
 
 
@@ -111,14 +122,19 @@ def scripts_with(tmp_path: Path, *, needs_downtime: bool = False, statement: str
     """The migrations of a later release."""
     scripts = tmp_path / "migrations"
     shutil.copytree(Schema().scripts, scripts, ignore=shutil.ignore_patterns("__pycache__"))
-    second = SECOND.format(needs_downtime=needs_downtime, statement=statement or "SELECT 1")
-    (scripts / "versions" / "r0005_colour.py").write_text(second)
+    second = SECOND.format(
+        later=LATER,
+        head=HEAD_REVISION,
+        needs_downtime=needs_downtime,
+        statement=statement or "SELECT 1",
+    )
+    (scripts / "versions" / f"r{LATER}_colour.py").write_text(second)
     return scripts
 
 
 def later_release(path: Path, scripts: Path) -> SqlStore:
     dialect = SqliteDialect(path, clock_ms=lambda: START_MS)
-    return SqlStore(dialect, name=f"store {path}", schema=Schema(scripts, "0005"))
+    return SqlStore(dialect, name=f"store {path}", schema=Schema(scripts, LATER))
 
 
 def migrated(store: SqlStore) -> SqlStore:
@@ -152,9 +168,9 @@ def test_an_older_store_is_upgraded_at_open(tmp_path: Path) -> None:
         columns = [row[1] for row in connection.execute("PRAGMA table_info(member)")]
         stamp = connection.execute("SELECT version_num FROM alembic_version").fetchall()
     assert columns[-1] == "colour"
-    assert stamp == [("0005",)]
+    assert stamp == [(LATER,)]
     # And the older release now refuses it.
-    with pytest.raises(StoreVersionError, match=r"schema 0005, written by sharecoord 0\.2\.0"):
+    with pytest.raises(StoreVersionError, match=rf"schema {LATER}, written by sharecoord 0\.2\.0"):
         SqliteWorld(path).open(fleet=False)
 
 
@@ -173,7 +189,7 @@ def test_a_migration_that_needs_downtime_waits_for_an_operator(tmp_path: Path) -
     path = tmp_path / "s.db"
     old_store(path)
     scripts = scripts_with(tmp_path, needs_downtime=True)
-    with pytest.raises(StoreVersionError, match=r"migration 0005.*sharecoord store migrate"):
+    with pytest.raises(StoreVersionError, match=rf"migration {LATER}.*sharecoord store migrate"):
         open_it(later_release(path, scripts))
     store = migrated(later_release(path, scripts))
     open_it(store)
@@ -328,14 +344,14 @@ def test_an_older_server_is_upgraded_at_open(server_world: ServerWorld, tmp_path
     loaded = claimed(store)
     commit(store, change_of(loaded, upserted=[row_of(0, 4)]))
     store.close()
-    later = server_world.make(fleet=False, schema=Schema(scripts_with(tmp_path), "0005"))
+    later = server_world.make(fleet=False, schema=Schema(scripts_with(tmp_path), LATER))
     open_it(later)
     assert later.read_in_flight(loaded.row.partition_id, from_offset=0, max_rows=9) == [
         row_of(0, 4)
     ]
     later.close()
-    assert server_world.sql("SELECT version_num FROM alembic_version") == [("0005",)]
-    with pytest.raises(StoreVersionError, match="schema 0005"):
+    assert server_world.sql("SELECT version_num FROM alembic_version") == [(LATER,)]
+    with pytest.raises(StoreVersionError, match=f"schema {LATER}"):
         server_world.open(fleet=False)
 
 
@@ -525,6 +541,101 @@ def test_coordinators_of_schema_0003_on_a_server_keep_their_leases(
     assert found == OLDER
 
 
+GROUP_0004 = (
+    "INSERT INTO share_group (group_id, config, group_epoch, paused) "
+    "VALUES ('{0}', '{{}}', 7, '[]')"
+)
+MEMBER_0004 = (
+    "INSERT INTO member (group_id, member_id, member_epoch, client_id, host, gateway, topics, "
+    "join_number) VALUES ('{0}', 'm1', 3, 'client', '10.0.0.1', 'one', '[\"orders\"]', 2)"
+)
+AGAIN_0004 = (
+    " ON CONFLICT (group_id, member_id) DO UPDATE SET member_epoch = member.member_epoch + 1, "
+    "join_number = excluded.join_number"
+)
+"""A coordinator of schema 0004 writes so: a group, a member, and a member that joins again."""
+
+
+def migrate_from_0004(connection: Connection) -> None:
+    """Rows of an older coordinator, before the migration beside it and after it."""
+    migrate(connection, "0004")
+    for statement in (GROUP_0004, MEMBER_0004):
+        connection.execute(text(statement.format("before")))
+    upgrade_schema(
+        connection,
+        where="store",
+        scripts=Schema().scripts,
+        head=HEAD_REVISION,
+        revision="0004",
+        release="",
+        # It must not need any.
+        may_need_downtime=False,
+    )
+    for statement in (GROUP_0004, MEMBER_0004):
+        connection.execute(text(statement.format("after")))
+
+
+def check_from_0004(store: AnyStore) -> None:
+    """Whether a store has the rows of `migrate_from_0004`, and gets principals."""
+    assert store.load_groups() == [GroupRow("after", {}, 7), GroupRow("before", {}, 7)]
+    after, before = (
+        MemberRow(group, "m1", 3, "client", "10.0.0.1", "one", ("orders",), 2)
+        for group in ("after", "before")
+    )
+    assert store.load_members() == [after, before]
+    assert store.ensure_group("before", made_by="User:alice").made_by == "User:alice"
+    assert store.join_members([replace(after, principal="User:alice")]) == [4]
+    assert [member.principal for member in store.load_members()] == ["User:alice", ""]
+
+
+def test_a_store_of_schema_0004_is_upgraded_beside_its_coordinator(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+    run(path, migrate_from_0004)
+    world = SqliteWorld(path)
+    check_from_0004(world.open(fleet=False))
+    world.close()
+    run(tmp_path / "fresh.db", lambda connection: prepare_schema(connection, where="store"))
+    assert schema_of(path) == schema_of(tmp_path / "fresh.db")
+
+
+def test_a_join_through_a_coordinator_of_schema_0004_keeps_the_principal(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+    run(path, migrate_from_0004)
+    world = SqliteWorld(path)
+    check_from_0004(world.open(fleet=False))
+    world.close()
+    again = text(MEMBER_0004.format("after") + AGAIN_0004)
+    run(path, lambda connection: connection.execute(again).close())
+    store = world.open(fleet=False)
+    assert [(each.member_epoch, each.principal) for each in store.load_members()] == [
+        (5, "User:alice"),
+        (3, ""),
+    ]
+    world.close()
+
+
+def test_a_server_of_schema_0004_is_upgraded_beside_its_coordinator(
+    server_world: ServerWorld,
+) -> None:
+    on_server(server_world, migrate_from_0004)
+    store = server_world.open(fleet=False)
+    check_from_0004(store)
+    store.close()
+    # MariaDB commits each change of the schema by itself: a crash comes before the stamp.
+    server_world.sql("UPDATE alembic_version SET version_num = '0004'")
+    assert server_world.open(fleet=False).load_members()[0].principal == "User:alice"
+    other = ServerWorld(server_world.server_url)
+    try:
+        on_server(other, lambda connection: prepare_schema(connection, where="store"))
+        assert described(server_world) == described(other)
+    finally:
+        other.close()
+
+
+def test_principals_have_room_for_the_longest_name() -> None:
+    assert len(USER) + NAME_CHARS_MAX == PRINCIPAL_CHARS_MAX
+
+
 def test_a_migration_that_stopped_half_way_is_finished(mariadb_world: ServerWorld) -> None:
     """Each change of the schema commits by itself there, before the stamp is written."""
     on_server(mariadb_world, fill_0002)
@@ -551,7 +662,7 @@ def test_a_migration_that_fails_on_a_server_can_be_made_again(
 ) -> None:
     server_world.open(fleet=False).close()
     scripts = scripts_with(tmp_path, statement="SELECT * FROM no_such_table")
-    later = server_world.make(fleet=False, schema=Schema(scripts, "0005"))
+    later = server_world.make(fleet=False, schema=Schema(scripts, LATER))
     with pytest.raises(InternalError, match="no_such_table"):
         open_it(later)
     # The stamp stays; PostgreSQL rolls the rest back as well.

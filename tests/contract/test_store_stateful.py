@@ -156,6 +156,7 @@ members = st.builds(
     gateway=st.sampled_from([*COORDINATORS, "dead"]),
     topics=st.lists(texts, max_size=2).map(tuple),
     join_number=small,
+    principal=texts,
 )
 
 
@@ -335,6 +336,10 @@ class StoresAgree(RuleBasedStateMachine):
     )
     def join(self, name: str, joining: list[MemberRow]) -> None:
         self.both(name, lambda store: store.join_members(joining))
+
+    @rule(name=coordinators, group=groups, made_by=st.sampled_from(["", "User:a", "User:b"]))
+    def ensure(self, name: str, group: str, made_by: str) -> None:
+        self.both(name, lambda store: store.ensure_group(group, made_by=made_by))
 
     @rule(name=coordinators, group=groups, value=texts, deleted=st.lists(st.sampled_from("ab")))
     def configure(self, name: str, group: str, value: str, deleted: list[str]) -> None:

@@ -113,6 +113,7 @@ class MemberDescription:
             None = not measured.
         pause: Why it gets nothing new; None = it does.
         coordinator_id: The coordinator that has its stream; "" = not known.
+        principal: Who it is, such as "User:alice"; "" = not known.
     """
 
     member_id: str
@@ -126,6 +127,7 @@ class MemberDescription:
     fair_share_ratio: float | None = None
     pause: Pause | None = None
     coordinator_id: str = ""
+    principal: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,7 +86,7 @@ def test(
             note(f"the present file of rules is not in force: {answer.rules_problem}")
     output.show(_COLUMNS, [answer])
     if not answer.allowed:
-        ctx.exit(DENIED)
+        click.get_current_context().exit(DENIED)
 
 
 def _asked(

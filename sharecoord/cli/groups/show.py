@@ -55,6 +55,7 @@ _MEMBERS = columns(
     Column("#PARTITIONS", "partitions", lambda member: sum(map(len, member.assignment.values()))),
     "member_epoch",
     Column("COORDINATOR", "coordinator_id"),
+    "principal",
     Column("ASSIGNMENT", "assignment", lambda m: {t: list(n) for t, n in m.assignment.items()}),
     "acquired=acquired_records delivered=delivered_total acknowledged=acknowledged_total",
     "fair_share=fair_share_ratio",
@@ -70,7 +71,10 @@ _STATES = columns(
     Column("FAIRNESS", "fairness", "fairness_jain_ratio"),
     Column("PAUSED", "paused", lambda group: "; ".join(map(_pause_text, group.pauses)) or None),
 )
-_VERBOSE = ("leader_epoch", "member_epoch", "coordinator_id", "group_epoch", "assignment_epoch")
+_VERBOSE = (
+    *("leader_epoch", "member_epoch", "coordinator_id", "principal"),
+    *("group_epoch", "assignment_epoch"),
+)
 """Keys of the columns that --verbose adds."""
 
 

@@ -42,6 +42,8 @@ class MemberUp:
     """Locks of the member on share-partitions that the gateway does not own."""
     opens: frozenset[int] = frozenset()
     """Compressions of the record batches that the member opens itself."""
+    principal: str = ""
+    """Who the member is; "" = not known."""
 
 
 class MemberDown(NamedTuple):

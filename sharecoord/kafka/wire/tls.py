@@ -8,19 +8,15 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Final
 
 import structlog
 
 from sharecoord.errors import InvalidConfigError
+from sharecoord.kafka.wire.held_files import FILES, contents_of
 from sharecoord.kafka.wire.keys import Settings, flag
 from sharecoord.security.key_pairs import certificates_in, first_end_s
 
 log = structlog.get_logger(__name__)
-
-_FILES: Final = (
-    *("ssl.ca.location", "ssl.crl.location", "ssl.certificate.location", "ssl.key.location"),
-)
 
 _Stamp = tuple[tuple[int, int, int] | None, ...]
 """Of each file: time, size and number; None = it is not there."""
@@ -42,6 +38,8 @@ class Tls:
         self._settings = settings
         self._stamp = self._refused = self._stamps()
         self._context = self._told = _context(settings)
+        self.contents = contents_of(settings)
+        """Of the files in force, by librdkafka's keys; for clients that read files themselves."""
         self.ends_s = _ends_s(settings)
         """By setting: when the certificate that brokers are shown ends, in seconds since 1970."""
         self.problem = ""
@@ -50,7 +48,7 @@ class Tls:
     @property
     def settings(self) -> str:
         """The names of the settings of its files, for people."""
-        return ", ".join(f"kafka.{key}" for key in _FILES if self._settings.get(key))
+        return ", ".join(f"kafka.{key}" for key in FILES if self._settings.get(key))
 
     def context(self) -> ssl.SSLContext:
         """For the next connection: of the files as they are now."""
@@ -73,17 +71,21 @@ class Tls:
         if stamp in (self._stamp, self._refused):
             return
         try:
-            self._context = _context(self._settings)
+            context, contents = _context(self._settings), contents_of(self._settings)
         except InvalidConfigError as error:
             self._refused, self.problem = stamp, error.message
             log.warning("kafka certificates changed, the old ones stay", why=error.message)
             return
+        if self._stamps() != stamp:
+            # A file changed in between: the context may be of other contents. Next time.
+            return
+        self._context, self.contents = context, contents
         self.ends_s = _ends_s(self._settings)
         self._stamp, self.problem = stamp, ""
         log.info("kafka certificates read again")
 
     def _stamps(self) -> _Stamp:
-        return tuple(_stamp(str(self._settings.get(key) or "")) for key in _FILES)
+        return tuple(_stamp(str(self._settings.get(key) or "")) for key in FILES)
 
 
 def _stamp(place: str) -> tuple[int, int, int] | None:

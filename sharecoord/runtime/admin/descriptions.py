@@ -45,6 +45,7 @@ class MemberView:
     fair_share_ratio: float | None = None
     pause: Pause | None = None
     coordinator_id: str = ""
+    principal: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,6 +297,7 @@ class Description:
                     fair_share_ratio=None if session is None else session.share.ratio,
                     pause=pauses.group or pauses.of_member(member.member_id),
                     coordinator_id=member.gateway,
+                    principal=member.principal,
                 )
             )
         return tuple(views)

@@ -176,6 +176,7 @@ class Gateway(OwnerLinks):
             session.paused,
             _entries(group.group_id, session.away.shown()),
             session.opens,
+            session.principal,
         )
 
     def introduce_anew(self, group: Group, session: Session) -> None:

@@ -187,6 +187,7 @@ class GatewayLink:
             lock_book=_lock_book(up.lock_book),
             book_epochs=book_epochs,
             opens=up.opens,
+            principal=up.principal,
         )
         channel = LentChannel(self, up.handle)
         lost: Sequence[LostRange] = ()

@@ -70,7 +70,7 @@ class GroupActor(Group):
         """Number of joins that are being written."""
         self.owed_topics: frozenset[str] = frozenset()
         """Topics with dead letters that wait: they are served without members, too."""
-        self.made_by = row.made_by
+        self.made_by = ""
         self.group_epoch = self.seen_epoch = row.group_epoch
         self.shared_order = SharedOrder(self)
         self.opener = Opener(self)
@@ -83,6 +83,8 @@ class GroupActor(Group):
     def apply_config(self, row: GroupRow) -> None:
         """Puts the stored settings, pauses and blocked keys of the group into force."""
         self.group_epoch = row.group_epoch
+        # An operator's group gets its maker after its first settings.
+        self.made_by = row.made_by or self.made_by
         self.pauses = Pauses(row.pauses)
         self._follow_pauses()
         before = self.config
@@ -141,7 +143,7 @@ class GroupActor(Group):
                     self.context.coordinator_id,
                     command.topics,
                     join_number=command.join_number,
-                    principal="" if command.caller is None else command.caller.principal.name,
+                    principal=command.principal_name,
                 )
             )
         finally:
@@ -214,6 +216,7 @@ class GroupActor(Group):
             away=Away.after(former) if self.context.in_fleet and not gateway else None,
             opens=command.opens,
             caller=command.caller,
+            principal=command.principal_name,
         )
         if former is None:
             tell(self.context, self.group_id, GroupEvent.JOINED, session=session)

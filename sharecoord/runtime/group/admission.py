@@ -98,7 +98,7 @@ class Admission:
     def recognise(self, session: Session, caller: Caller, call: str) -> None:
         """Lets a caller speak for a member: it is the member's principal, with these credentials.
 
-        A member that is known from the store alone is that of the first caller who may be one.
+        A member of which nothing but its id is known is that of the first caller who may be one.
 
         Raises:
             UnauthorizedError: It is another principal, or the rules do not let it be a member.
@@ -113,7 +113,7 @@ class Admission:
             raise
         if session.caller is None:
             self._guard.quotas.member(caller.principal, 1)
-        session.caller = caller
+        session.caller, session.principal = caller, caller.principal.name
 
     def refused(self, caller: Caller, call: str, group_id: str, error: SharecoordError) -> None:
         """Writes down that a caller was refused."""
@@ -167,7 +167,7 @@ def _check_same(session: Session, caller: Caller) -> None:
     Raises:
         UnauthorizedError: It is.
     """
-    if session.caller is not None and session.caller.principal.name != caller.principal.name:
+    if session.principal not in ("", caller.principal.name):
         raise UnauthorizedError(
             f"member {session.member_id!r} of group {session.group_id!r} is another principal's; "
             "make a member_id of your own (a UUID)",

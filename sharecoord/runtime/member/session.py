@@ -30,7 +30,7 @@ from sharecoord.core.partition.decisions import (
 from sharecoord.core.states import AcknowledgeOutcome, AcknowledgeType, AcquireMode
 from sharecoord.errors import MemberFencedError
 from sharecoord.runtime.member.channel import MemberChannel
-from sharecoord.security.principals import Caller
+from sharecoord.security.principals import ANONYMOUS, Caller
 
 
 @dataclass(slots=True)
@@ -56,6 +56,13 @@ class JoinCommand:
     """See `Session.opens`."""
     caller: Caller | None = None
     """Who joins; None = another coordinator has let the member in."""
+    principal: str = ""
+    """Whom that other coordinator has let in; "" = it does not say."""
+
+    @property
+    def principal_name(self) -> str:
+        """Name of the principal who joins; "" = not known."""
+        return self.principal if self.caller is None else self.caller.principal.name
 
 
 @dataclass(slots=True)
@@ -297,6 +304,9 @@ class Session:
     caller: Caller | None = None
     """Who the member is, as it proved last; None = this coordinator has not let it in itself: it is
     known from the store alone, or from its gateway."""
+    principal: str = ""
+    """Name of the principal that the member is: that of `caller`, or what the store or the gateway
+    says. "" = anybody may be it, who may be a member."""
     records_max: int | None = None
     """Its part of its principal's quota of records in flight; None = there is none."""
     opens: frozenset[int] = frozenset()
@@ -425,8 +435,11 @@ def newer_stream() -> MemberFencedError:
 def session_of_row(member: MemberRow, now_ms: int, *, is_here: bool) -> Session:
     """The session of a member that is known from the store alone.
 
-    `is_here` tells whether its stream would be at this coordinator.
+    `is_here` tells whether its stream would be at this coordinator. A member that has shown no
+    credentials is not bound to anybody: it may be one of before credentials were asked for, and
+    comes back with some.
     """
+    is_somebody = member.principal != ANONYMOUS.name
     return Session(
         member.group_id,
         member.member_id,
@@ -436,4 +449,5 @@ def session_of_row(member: MemberRow, now_ms: int, *, is_here: bool) -> Session:
         frozenset(member.topics),
         presence=Presence(last_poll_ms=now_ms),
         gateway="" if is_here else member.gateway,
+        principal=member.principal if is_somebody else "",
     )

@@ -22,6 +22,7 @@ from sharecoord.runtime.member.session import Hindrance
 from sharecoord.runtime.memory.use import MemoryFigures, partition_bytes
 from sharecoord.runtime.partition.claimed import ActorState
 from sharecoord.security.audit import AuditFigures
+from sharecoord.security.quotas import Use
 
 STALL_AFTER_S = 10.0
 """A loop that has not ticked for so long counts as dead."""
@@ -116,6 +117,8 @@ class Snapshot:
     """By setting: how many days its certificate is good for; negative = it has ended."""
     peer_links_refused: int | None = None
     """None without a fleet."""
+    principals: Mapping[str, Use] = field(default_factory=dict)
+    """Of those that have a quota, or were refused something."""
 
 
 class StatusBoard:
@@ -190,6 +193,7 @@ class StatusBoard:
             peer_links_refused=None
             if coordinator.fleet is None
             else coordinator.fleet.refused_links,
+            principals=context.guard.quotas.uses(),
         )
 
 

@@ -54,9 +54,12 @@ def _lock_group(connection: Connection, group_id: str) -> GroupRow | None:
 def ensure_group(
     connection: Connection, dialect: Dialect, group_id: str, made_by: str = ""
 ) -> GroupRow:
-    """The group's row, locked; made when it is missing, by the principal of that name."""
+    """The group's row, locked; made when it is missing.
+
+    The principal named `made_by` has made it, unless that is known of another one.
+    """
     if group := _lock_group(connection, group_id):
-        return group
+        return _with_maker(connection, group, made_by)
     for _ in range(ROUNDS):
         values = {
             "group_id": group_id,
@@ -67,9 +70,18 @@ def ensure_group(
         }
         connection.execute(dialect.insert_or_ignore(SHARE_GROUP), values)
         if group := _lock_group(connection, group_id):
-            return _not_below_floor(connection, group)
+            return _with_maker(connection, _not_below_floor(connection, group), made_by)
         # Another transaction has deleted its row, which was there before ours.
     raise StoreConflictError(f"group {group_id!r} comes and goes")
+
+
+def _with_maker(connection: Connection, group: GroupRow, made_by: str) -> GroupRow:
+    """Notes who made a group of which that is not known; its epoch stays: nobody acts on it."""
+    if not made_by or group.made_by:
+        return group
+    of_group = _G.group_id == group.group_id
+    connection.execute(update(SHARE_GROUP).where(of_group).values(made_by=made_by))
+    return replace(group, made_by=made_by)
 
 
 def _not_below_floor(connection: Connection, group: GroupRow) -> GroupRow:

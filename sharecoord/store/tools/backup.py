@@ -41,6 +41,9 @@ from sharecoord.store.tools.raw_rows import Row, name_of, problems_of, rows_at_o
 TABLES = [table for table in METADATA.tables.values() if table is not COORDINATOR]
 """The tables of a backup, parents before children. Leases of coordinators end too soon to keep."""
 
+RESTORED = ("0003", "0004", HEAD_REVISION)
+"""Schemas whose backups can be restored: their tables are the same but for columns with `since`."""
+
 EPOCH_STEP = 1 << 20
 """Added to the highest known epoch: more claims or resets than a share-partition can have had
 between a backup and its restore."""
@@ -144,10 +147,10 @@ def restore_store(
 
 
 def _refuse_other_schema(header: BackupHeader) -> None:
-    if header.schema_revision != HEAD_REVISION:
+    if header.schema_revision not in RESTORED:
         raise StoreVersionError(
             f"the backup has schema {header.schema_revision}, written by sharecoord "
-            f"{header.release}; this version restores schema {HEAD_REVISION}. Restore it with "
+            f"{header.release}; this version restores {', '.join(RESTORED)}. Restore it with "
             "the version that wrote it, then open the store with this one"
         )
 

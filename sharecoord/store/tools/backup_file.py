@@ -1,6 +1,6 @@
 """The file of a backup: gzip, one JSON value per line, the same for every database.
 
-    {"format": "sharecoord-store-backup", "version": 1, "schema_revision": "0004", ...}
+    {"format": "sharecoord-store-backup", "version": 1, "schema_revision": "0005", ...}
     {"table": "share_group", "columns": ["group_id", ...]}
     ["orders", ...]                          one line per row, as many as the first line says
     {"table": "share_partition", ...}
@@ -202,16 +202,23 @@ class BackupReader:
 
     def _rows(self, lines: _Lines, header: BackupHeader) -> Iterator[tuple[Table, Row]]:
         for table in self._tables:
-            expected = {"table": table.name, "columns": table.columns.keys()}
-            if lines.next_object() != expected:
+            names, added = _columns_in(table, header.schema_revision)
+            if lines.next_object() != {"table": table.name, "columns": names}:
                 raise lines.damaged(f"table {table.name} does not begin here")
             for _ in range(header.rows[table.name]):
-                yield table, lines.next_row(table)
+                yield table, lines.next_row(table, added)
         digest = lines.sha256
         if lines.next_object() != {"sha256": digest}:
             raise lines.damaged("the checksum is not that of its lines")
         if lines.next_bytes():
             raise lines.damaged("it goes on after its end")
+
+
+def _columns_in(table: Table, revision: str) -> tuple[list[str], list[object]]:
+    """The columns that a table had in a schema, and the values of those that it has got since."""
+    later = [column for column in table.columns if column.info.get("since", "") > revision]
+    names = table.columns.keys()[: len(table.columns) - len(later)]
+    return names, [column.info["before"] for column in later]
 
 
 @contextlib.contextmanager
@@ -280,10 +287,10 @@ class _Lines:
             return None
         return found if isinstance(found, dict) else None
 
-    def next_row(self, table: Table) -> Row:
-        """The next line as a row of a table."""
+    def next_row(self, table: Table, added: Sequence[object]) -> Row:
+        """The next line as a row of a table, with the values of columns that it does not have."""
         line = self.next_bytes()
         try:
-            return from_json(table, json.loads(line))
+            return from_json(table, json.loads(line), added)
         except (ValueError, RecursionError) as error:
             raise self.damaged(f"no row of {table.name}: {error}") from error

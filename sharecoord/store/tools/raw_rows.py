@@ -123,15 +123,21 @@ def _encoded(value: object) -> object:
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=_encoded)
 
 
-def from_json(table: Table, parsed: object) -> Row:
+def from_json(table: Table, parsed: object, added: Sequence[object] = ()) -> Row:
     """The inverse of `to_json`.
+
+    Args:
+        table: The table that the row is of.
+        parsed: What the JSON says.
+        added: Values of the last columns, where an older schema did not have these.
 
     Raises:
         ValueError: Not a row of this table; the text says why.
     """
-    if not isinstance(parsed, list) or len(parsed) != len(table.columns):
-        raise ValueError(f"not a list of {len(table.columns)} values")
-    row = tuple(_decoded(value) for value in parsed)
+    length = len(table.columns) - len(added)
+    if not isinstance(parsed, list) or len(parsed) != length:
+        raise ValueError(f"not a list of {length} values")
+    row = (*map(_decoded, parsed), *added)
     problems = problems_of(table, row)
     if problems:
         raise ValueError(", ".join(problems))

@@ -59,7 +59,7 @@ class Proof(_message.Message):
     def __init__(self, proof: _Optional[bytes] = ...) -> None: ...
 
 class MemberUp(_message.Message):
-    __slots__ = ("handle", "group_id", "member_id", "member_epoch", "client_id", "host", "topics", "acquire_mode", "max_poll_records", "paused", "lock_book", "opens")
+    __slots__ = ("handle", "group_id", "member_id", "member_epoch", "client_id", "host", "topics", "acquire_mode", "max_poll_records", "paused", "lock_book", "opens", "principal")
     HANDLE_FIELD_NUMBER: _ClassVar[int]
     GROUP_ID_FIELD_NUMBER: _ClassVar[int]
     MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -72,6 +72,7 @@ class MemberUp(_message.Message):
     PAUSED_FIELD_NUMBER: _ClassVar[int]
     LOCK_BOOK_FIELD_NUMBER: _ClassVar[int]
     OPENS_FIELD_NUMBER: _ClassVar[int]
+    PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
     handle: int
     group_id: str
     member_id: str
@@ -84,7 +85,8 @@ class MemberUp(_message.Message):
     paused: _containers.RepeatedCompositeFieldContainer[_share_types_pb2.TopicPartition]
     lock_book: _containers.RepeatedCompositeFieldContainer[_share_types_pb2.HeldRange]
     opens: _containers.RepeatedScalarFieldContainer[_share_types_pb2.Compression]
-    def __init__(self, handle: _Optional[int] = ..., group_id: _Optional[str] = ..., member_id: _Optional[str] = ..., member_epoch: _Optional[int] = ..., client_id: _Optional[str] = ..., host: _Optional[str] = ..., topics: _Optional[_Iterable[str]] = ..., acquire_mode: _Optional[_Union[_share_types_pb2.AcquireMode, str]] = ..., max_poll_records: _Optional[int] = ..., paused: _Optional[_Iterable[_Union[_share_types_pb2.TopicPartition, _Mapping]]] = ..., lock_book: _Optional[_Iterable[_Union[_share_types_pb2.HeldRange, _Mapping]]] = ..., opens: _Optional[_Iterable[_Union[_share_types_pb2.Compression, str]]] = ...) -> None: ...
+    principal: str
+    def __init__(self, handle: _Optional[int] = ..., group_id: _Optional[str] = ..., member_id: _Optional[str] = ..., member_epoch: _Optional[int] = ..., client_id: _Optional[str] = ..., host: _Optional[str] = ..., topics: _Optional[_Iterable[str]] = ..., acquire_mode: _Optional[_Union[_share_types_pb2.AcquireMode, str]] = ..., max_poll_records: _Optional[int] = ..., paused: _Optional[_Iterable[_Union[_share_types_pb2.TopicPartition, _Mapping]]] = ..., lock_book: _Optional[_Iterable[_Union[_share_types_pb2.HeldRange, _Mapping]]] = ..., opens: _Optional[_Iterable[_Union[_share_types_pb2.Compression, str]]] = ..., principal: _Optional[str] = ...) -> None: ...
 
 class MemberDown(_message.Message):
     __slots__ = ("handle", "left", "lock_book")

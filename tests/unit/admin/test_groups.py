@@ -20,6 +20,7 @@ from sharecoord.errors import (
 from sharecoord.runtime.admin.groups import GroupListing, GroupState
 from sharecoord.runtime.admin.in_flight import PartitionName
 from sharecoord.runtime.admin.reset import ResetKind, ResetTo
+from sharecoord.security.principals import Caller, Identity, Principal
 from tests.unit.admin.support import INFO, Bench, virtual
 
 ORDERS = PartitionName("orders", 0)
@@ -36,6 +37,18 @@ async def test_groups_are_listed_by_name_and_state(bench: Bench) -> None:
     assert listed == [GroupListing("a", GroupState.EMPTY), GroupListing("b", GroupState.STABLE)]
     assert await bench.admin.list_groups([GroupState.EMPTY]) == listed[:1]
     assert await bench.admin.list_groups([GroupState.DEAD]) == []
+
+
+@virtual
+async def test_a_description_tells_who_members_are(bench: Bench) -> None:
+    for name, principal in (("m1", "User:alice"), ("m2", "User:bob")):
+        caller = Caller(Identity(Principal(principal)))
+        await bench.world.joined(bench.coordinator, name, caller=caller)
+    (group,) = await bench.admin.describe_groups(["g"])
+    assert [(each.member_id, each.principal) for each in group.members] == [
+        ("m1", "User:alice"),
+        ("m2", "User:bob"),
+    ]
 
 
 @virtual

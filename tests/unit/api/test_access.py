@@ -356,6 +356,14 @@ async def test_lists_show_what_may_be_described(served: Served) -> None:
         assert [each.group_id for each in described.groups] == seen
 
 
+async def test_a_description_tells_who_members_are(served: Served) -> None:
+    await served.joined("worker")
+    request = admin_pb.DescribeGroupsRequest(group_ids=["g"], include_members=True)
+    described = await served.ask("operator", DESCRIBE, request, admin_pb.DescribeGroupsResponse)
+    (member,) = described.groups[0].members
+    assert (member.member_id, member.principal) == ("m", "User:worker")
+
+
 async def test_each_of_several_groups_is_answered_by_itself(served: Served) -> None:
     await served.joined("worker")
     request = admin_pb.DescribeGroupsRequest(group_ids=["other", "g"])

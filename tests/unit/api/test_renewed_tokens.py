@@ -52,6 +52,7 @@ class Bench:
             authenticator = Authenticator(
                 tokens=self.files, must_prove=True, now_ms=guard.now_ms, sleep=_at_once
             )
+            guard.holds = authenticator.holds
             access = Access(authenticator, guard, certificates=False)
             server, _ = make_server(
                 coordinator, access, request_bytes_max=1 << 20, shares_port=False

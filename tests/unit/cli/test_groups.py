@@ -206,9 +206,21 @@ def test_describe_members() -> None:
     ]
     assert admin.calls[0][2] == {"members": True, "offsets": False}
     verbose = run("groups", "--describe", "--group", "g", "--members", "--verbose", admin=admin)
-    assert verbose.stdout.split()[4:8] == (
-        ["#PARTITIONS", "MEMBER-EPOCH", "COORDINATOR", "ASSIGNMENT"]
+    assert verbose.stdout.split()[4:9] == (
+        ["#PARTITIONS", "MEMBER-EPOCH", "COORDINATOR", "PRINCIPAL", "ASSIGNMENT"]
     )
+
+
+def test_verbose_tells_who_members_are() -> None:
+    member = MemberDescription("m", 7, "worker", "h", principal="User:\x1b[31malice")
+    described = GroupDescription("g", GroupState.STABLE, member_count=1, members=(member,))
+    admin = FakeAdmin(describe_groups=[described])
+    asked = ("groups", "--describe", "--group", "g", "--members")
+    table = run(*asked, "--verbose", admin=admin)
+    assert table.stdout.splitlines()[1].split()[7] == "User:\\x1b[31malice"
+    (shown,) = json.loads(run(*asked, "--verbose", "-o", "json", admin=admin).stdout)
+    assert shown["principal"] == "User:\x1b[31malice"
+    assert "PRINCIPAL" not in run(*asked, admin=admin).stdout
 
 
 def test_a_member_of_another_coordinator_has_no_figures_of_its_stream() -> None:
@@ -216,7 +228,7 @@ def test_a_member_of_another_coordinator_has_no_figures_of_its_stream() -> None:
     described = GroupDescription("g", GroupState.STABLE, member_count=1, members=(member,))
     admin = FakeAdmin(describe_groups=[described])
     result = run("groups", "--describe", "--group", "g", "--members", "--verbose", admin=admin)
-    assert result.stdout.splitlines()[1].split() == words("g m h worker 0 7 b - 20 - - - -")
+    assert result.stdout.splitlines()[1].split() == words("g m h worker 0 7 b - - 20 - - - -")
 
 
 def test_describe_state() -> None:

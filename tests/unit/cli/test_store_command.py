@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from sharecoord.devenv.processes import free_ports
+from sharecoord.store.tables import HEAD_REVISION
 from sharecoord.store.tools.access import Migration, StoreAccess
 from tests.contract.store_worlds import SqliteWorld
 from tests.unit.cli.support import run, words
@@ -37,7 +38,7 @@ def test_check_of_a_sound_store(url: str, tmp_path: Path) -> None:
     result = run("store", "check", "--store", url)
     assert (result.exit_code, result.stdout) == (0, "")
     assert result.stderr == (
-        f"store {tmp_path}/s.db: sound; 15 rows, schema 0004, Kafka cluster kafka-1\n"
+        f"store {tmp_path}/s.db: sound; 15 rows, schema {HEAD_REVISION}, Kafka cluster kafka-1\n"
     )
     assert json.loads(run("store", "check", "--store", url, "-o", "json").stdout) == []
 
@@ -82,7 +83,7 @@ def test_backup_and_restore(url: str, tmp_path: Path) -> None:
     result = run("store", "backup", str(file), "--store", url)
     assert result.exit_code == 0, result.stderr
     assert result.stdout.startswith(
-        f"Backed up 15 rows to {file} (schema 0004, Kafka cluster kafka-1, "
+        f"Backed up 15 rows to {file} (schema {HEAD_REVISION}, Kafka cluster kafka-1, "
     )
     again = run("store", "backup", str(file), "--store", url)
     assert again.exit_code == 1
@@ -135,13 +136,17 @@ def test_a_store_that_is_in_use(url: str, tmp_path: Path) -> None:
 def test_migrate_with_nothing_to_do(url: str, tmp_path: Path) -> None:
     result = run("store", "migrate", "--store", url)
     assert result.exit_code == 0
-    assert result.stdout == f"store {tmp_path}/s.db has schema 0004 already; nothing to do.\n"
+    assert result.stdout == (
+        f"store {tmp_path}/s.db has schema {HEAD_REVISION} already; nothing to do.\n"
+    )
 
 
 def test_migrate_makes_the_schema_of_an_empty_database(tmp_path: Path) -> None:
     (tmp_path / "s.db").touch()
     result = run("store", "migrate", "--store", f"sqlite:///{tmp_path}/s.db")
-    assert result.stdout == f"Made schema 0004 in store {tmp_path}/s.db, which was empty.\n"
+    assert result.stdout == (
+        f"Made schema {HEAD_REVISION} in store {tmp_path}/s.db, which was empty.\n"
+    )
     missing = run("store", "migrate", "--store", f"sqlite:///{tmp_path}/none.db")
     assert missing.exit_code == 1
     assert "there is no" in missing.stderr

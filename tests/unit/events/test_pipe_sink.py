@@ -360,7 +360,7 @@ async def test_a_renewed_writer_makes_room_for_another_and_no_row_is_lost(
     sink.put(block("g", 0, 10))
     flush(sink)
     monkeypatch.setattr(pipe_sink.asyncio, "sleep", no_pause)
-    sink.renew()
+    sink.renew({"ssl.ca.location": b"CA"})
     assert writer.is_closed
     assert len(writer.blocks()) == 1
     sink.put(block("g", 10, 5))
@@ -370,7 +370,8 @@ async def test_a_renewed_writer_makes_room_for_another_and_no_row_is_lost(
     writer.die()
     while len(writers) == 1:
         await real_sleep(0)
-    writers[1].read()
+    (told,) = writers[1].read()
+    assert WriterSettings.read(told).files == {"ssl.ca.location": b"CA"}
     writers[1].begin()
     assert [rows[0][1] for _, _, rows in writers[1].blocks()] == [10]
     writers[1].confirm(5)
@@ -381,7 +382,7 @@ async def test_a_renewed_writer_makes_room_for_another_and_no_row_is_lost(
 
 async def test_a_writer_of_files_needs_no_renewal(writers: list[FakeWriter]) -> None:
     sink, writer = await started(writers)
-    sink.renew()
+    sink.renew({})
     assert writer.is_open
     await closed(sink)
 

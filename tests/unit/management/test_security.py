@@ -21,6 +21,8 @@ from sharecoord.security.key_pairs import ServerTls, management_tls
 from tests.certificates import Authority, Live, Pair, replace_file
 
 TIMEOUT_S = 30
+HOST = "127.0.0.1"
+"""Not a name: at its other address another program may have the same port."""
 TOKEN = "0123456789abcdef0123456789abcdef"
 
 
@@ -62,7 +64,7 @@ def serving(live: Live, *, clients: bool = False) -> Iterator[Served]:
         )
     )
     assert tls is not None
-    with running(ManagementServer(StatusBoard(), host="127.0.0.1", port=0, tls=tls)) as port:
+    with running(ManagementServer(StatusBoard(), host=HOST, port=0, tls=tls)) as port:
         yield Served(port, tls)
 
 
@@ -74,7 +76,7 @@ def client_of(ca: Authority, pair: Pair | None = None) -> ssl.SSLContext:
 
 
 def status_of(port: int, context: ssl.SSLContext, path: str = "/metrics") -> int:
-    connection = http.client.HTTPSConnection("localhost", port, timeout=TIMEOUT_S, context=context)
+    connection = http.client.HTTPSConnection(HOST, port, timeout=TIMEOUT_S, context=context)
     try:
         connection.request("GET", path)
         answer = connection.getresponse()
@@ -87,8 +89,8 @@ def status_of(port: int, context: ssl.SSLContext, path: str = "/metrics") -> int
 def connected(
     port: int, context: ssl.SSLContext, session: ssl.SSLSession | None = None
 ) -> ssl.SSLSocket:
-    plain = socket.create_connection(("localhost", port), timeout=TIMEOUT_S)
-    return context.wrap_socket(plain, server_hostname="localhost", session=session)
+    plain = socket.create_connection((HOST, port), timeout=TIMEOUT_S)
+    return context.wrap_socket(plain, server_hostname=HOST, session=session)
 
 
 def asked(connection: ssl.SSLSocket) -> bytes:
@@ -184,7 +186,7 @@ def test_clients_of_an_authority_that_was_taken_away_do_not_come_back(
 
 
 def answer_of(port: int, path: str, authorization: str | None) -> tuple[int, str, str]:
-    connection = http.client.HTTPConnection("localhost", port, timeout=TIMEOUT_S)
+    connection = http.client.HTTPConnection(HOST, port, timeout=TIMEOUT_S)
     headers = {} if authorization is None else {"Authorization": authorization}
     try:
         connection.request("GET", path, headers=headers)
@@ -206,7 +208,7 @@ def token_file(tmp_path: Path) -> Path:
 def behind_token(path: Path) -> Iterator[tuple[int, WatchedFiles[bytes]]]:
     token = metrics_token(str(path))
     assert token is not None
-    with running(ManagementServer(StatusBoard(), host="127.0.0.1", port=0, token=token)) as port:
+    with running(ManagementServer(StatusBoard(), host=HOST, port=0, token=token)) as port:
         yield port, token
 
 

@@ -22,6 +22,7 @@ from sharecoord.runtime.status.status import (
     StatusBoard,
 )
 from sharecoord.security.audit import AuditFigures
+from sharecoord.security.quotas import Use
 
 
 def get(port: int, path: str, address: str = "127.0.0.1") -> tuple[int, str]:
@@ -89,6 +90,7 @@ SNAPSHOT = Snapshot(
     files_refused={"tls.cert.file, tls.key.file": True, "security.rules.file": False},
     certificate_days={"tls.cert.file": 12.5},
     peer_links_refused=6,
+    principals={"User:alice": Use(members=3, streams=2, refused=5)},
     memory=MemoryFigures(MemoryLevel.READS_STOPPED, 1_000, caches=800, ranges=55),
 )
 
@@ -137,6 +139,9 @@ LINES = {
     'sharecoord_file_refused{settings="security.rules.file"} 0.0',
     'sharecoord_certificate_days_left{setting="tls.cert.file"} 12.5',
     "sharecoord_peer_links_refused_total 6.0",
+    'sharecoord_principal_members{principal="User:alice"} 3.0',
+    'sharecoord_principal_streams{principal="User:alice"} 2.0',
+    'sharecoord_principal_refused_total{principal="User:alice"} 5.0',
     'sharecoord_offsets_export_ok{export_group="sharecoord.g",group="g",reason=""} 1.0',
     f"sharecoord_offsets_export_ok{REFUSED} 0.0",
 }

@@ -11,6 +11,8 @@ from sharecoord.errors import InvalidConfigError
 from sharecoord.runtime.status.status import StatusBoard
 from sharecoord.security.audit import AuditFigures
 from sharecoord.security.files import FileWatch, WatchedFiles
+from sharecoord.security.quotas import Quotas, Use
+from sharecoord.security.rules import Quota
 from sharecoord.testing.virtual_time import run_virtual, virtual
 from tests.unit.runtime.worlds import world_with
 from tests.world import running
@@ -24,6 +26,20 @@ async def test_a_coordinator_without_them_has_no_figures_of_them() -> None:
     latest = board.latest
     assert latest is not None
     assert (latest.audit, latest.files_refused, latest.certificate_days) == (None, {}, {})
+
+
+@virtual
+async def test_what_principals_with_quotas_use_is_told() -> None:
+    board, world = StatusBoard(), world_with(0)
+    async with running(world) as coordinator:
+        coordinator.context.guard.quotas = Quotas(lambda _: Quota(members=2), lambda: 0.0)
+        member = await world.joined(coordinator)
+        board.update(coordinator)
+        assert board.latest is not None
+        assert board.latest.principals == {"User:anonymous": Use(1, 0, 0)}
+        member.joined_group.leave(member.joined_session)
+        board.update(coordinator)
+        assert board.latest.principals == {}
 
 
 def test_the_newest_figures_are_shown_and_make_nobody_unready(tmp_path: Path) -> None:

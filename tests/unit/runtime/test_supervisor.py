@@ -14,6 +14,7 @@ from sharecoord.runtime import coordinator as coordinator_module
 from sharecoord.runtime.coordinator import LOG_START_INTERVAL_S
 from sharecoord.runtime.fleet.gateway import Gateway
 from sharecoord.runtime.group import log_changes
+from sharecoord.runtime.group.admission import Admission
 from sharecoord.runtime.group.idle import IdleWatch
 from sharecoord.runtime.group.offsets_export import OffsetsExporter
 from sharecoord.runtime.kernel.clock import RuntimeClock
@@ -110,6 +111,7 @@ async def test_what_ends_the_process_is_not_held_up(error: SharecoordError) -> N
 
 
 WORK_OF = {
+    "admission": (Admission, "look"),
     "beat": (RuntimeClock, "beat"),
     "fleet": (Gateway, "forget_ended"),
     "idle": (IdleWatch, "look"),

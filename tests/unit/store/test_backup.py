@@ -13,6 +13,7 @@ import sys
 import tempfile
 import threading
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,7 @@ from tests.contract.store_worlds import (
     commit,
     key_of,
     letter_of,
+    member_of,
     open_partition,
     ranges,
     row_of,
@@ -55,9 +57,11 @@ from tests.contract.test_store_stateful import (
     members,
 )
 from tests.unit.store.backups import (
+    Lines,
     access_of,
     backup_of,
     filled,
+    header_with,
     refused,
     restored_state,
     state_of,
@@ -119,6 +123,46 @@ def test_where_rows_start_comes_back_and_who_drained_does_not(
     assert [row.starts_at_zero for row in again.list_partitions("group")] == [False, True]
 
 
+@pytest.mark.parametrize("revision", ["0003", "0004"])
+def test_a_backup_without_principals_is_restored(
+    world: SqliteWorld, tmp_path: Path, revision: str
+) -> None:
+    """As releases before schema 0005 have written them."""
+    filled(world)
+    wanted = restored_state(state_of(world.path))
+    file = backup_of(world.path, tmp_path / "b.gz")
+
+    def older(lines: Lines) -> None:
+        header_with(lines, schema_revision=revision)
+        swap(lines, b', "made_by"]', b"]")
+        swap(lines, b', "principal"]', b"]")
+        swap(lines, b'2,"[]",""]', b'2,"[]"]')
+        swap(
+            lines, b'"[\\"orders\\",\\"pay,ments\\"]",0,""]', b'"[\\"orders\\",\\"pay,ments\\"]",0]'
+        )
+
+    with_lines(file, older)
+    restore_store(access_of(tmp_path / "o.db"), file, replace=False)
+    assert state_of(tmp_path / "o.db") == wanted
+    # A row of the new form is none of that schema.
+    with_lines(file, lambda lines: swap(lines, b'2,"[]"]', b'2,"[]",""]'))
+    assert "no row of share_group: not a list of 4 values" in refused(file)
+
+
+def test_principals_come_back(world: SqliteWorld, tmp_path: Path) -> None:
+    store = world.open(fleet=False)
+    store.ensure_group("group", made_by="User:alice")
+    store.join_members([replace(member_of(), principal="User:büro\u2028")])
+    file = backup_of(world.path, tmp_path / "b.gz")
+    world.close()
+    restored = SqliteWorld(tmp_path / "o.db")
+    restore_store(access_of(restored.path), file, replace=False)
+    again = restored.open(fleet=False)
+    assert [group.made_by for group in again.load_groups()] == ["User:alice"]
+    assert [member.principal for member in again.load_members()] == ["User:büro\u2028"]
+    restored.close()
+
+
 def test_an_empty_store_comes_back(world: SqliteWorld, tmp_path: Path) -> None:
     world.open()
     file = backup_of(world.path, tmp_path / "b.gz")
@@ -140,7 +184,7 @@ def test_the_file_can_be_read_by_people(backup: Path) -> None:
         "book_entry": 3,
         "letter_mark": 0,
     }
-    assert ["group", '{"share.ordering":"key"}', 2, "[]"] in lines
+    assert ["group", '{"share.ordering":"key"}', 2, "[]", ""] in lines
     assert backup.stat().st_mode & 0o777 == 0o600
 
 

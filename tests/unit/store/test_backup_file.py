@@ -113,7 +113,7 @@ def test_other_lines_are_noticed(
         (
             b'["group","m1",1700000000000,',
             b'["group",1,',
-            "no row of member: not a list of 8 values",
+            "no row of member: not a list of 9 values",
         ),
         (b'"paused"', b'"stopped"', "table share_group does not begin here"),
     ],

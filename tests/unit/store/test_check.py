@@ -20,6 +20,7 @@ from sharecoord.errors import (
 )
 from sharecoord.store.dialects import SqliteDialect
 from sharecoord.store.schema import Schema
+from sharecoord.store.tables import HEAD_REVISION
 from sharecoord.store.tools import check
 from sharecoord.store.tools.access import StoreAccess
 from sharecoord.store.tools.check import CheckReport, Finding, check_store
@@ -37,7 +38,7 @@ from tests.contract.store_worlds import (
     member_of,
     row_of,
 )
-from tests.contract.test_store_schema import scripts_with
+from tests.contract.test_store_schema import LATER, scripts_with
 from tests.unit.store.backups import access_of
 
 RESET = "sharecoord groups --reset-offsets --group group --topic orders:0 --to-offset 0 --execute"
@@ -84,7 +85,7 @@ def test_a_sound_store_has_no_findings(world: SqliteWorld) -> None:
     sound(world)
     report = checked(world)
     assert report.findings == []
-    assert report.facts == ("0004", "0.1.0", "kafka-1")
+    assert report.facts == (HEAD_REVISION, "0.1.0", "kafka-1")
     assert report.rows == {
         "store_meta": 2,
         "coordinator": 1,
@@ -556,8 +557,8 @@ def test_another_schema_is_a_finding(world: SqliteWorld) -> None:
         Finding(
             "alembic_version",
             "version_num=0007",
-            "the schema is 0007, written by sharecoord 0.1.0; this version knows 0004: nothing "
-            "else was looked at",
+            "the schema is 0007, written by sharecoord 0.1.0; this version knows "
+            f"{HEAD_REVISION}: nothing else was looked at",
             "check with the version that wrote it, or run: sharecoord store migrate",
         )
     ]
@@ -583,7 +584,7 @@ def test_what_is_no_store(tmp_path: Path) -> None:
 def later_release(path: Path, scripts: Path) -> StoreAccess:
     """The tools of a release with one more revision."""
     dialect = SqliteDialect(path, clock_ms=lambda: START_MS)
-    return StoreAccess(dialect, name=f"store {path}", schema=Schema(scripts, "0005"))
+    return StoreAccess(dialect, name=f"store {path}", schema=Schema(scripts, LATER))
 
 
 def columns_of_member(path: Path) -> list[str]:
@@ -601,13 +602,15 @@ def test_migrations_that_need_downtime_run_when_nobody_is_there(
     assert "colour" not in columns_of_member(world.path)
     world.close()
     with (
-        pytest.raises(StoreVersionError, match=r"reads 0005\. .* run: sharecoord store migrate"),
+        pytest.raises(
+            StoreVersionError, match=rf"reads {LATER}\. .* run: sharecoord store migrate"
+        ),
         access.snapshot(),
     ):
         pass
-    assert access.migrate() == ("0004", "0005")
+    assert access.migrate() == (HEAD_REVISION, LATER)
     assert columns_of_member(world.path)[-1] == "colour"
-    assert access.migrate() == ("0005", "0005")
+    assert access.migrate() == (LATER, LATER)
 
 
 def test_a_migration_that_fails_changes_nothing(world: SqliteWorld, tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def test_a_name_that_is_not_utf_8_is_marked_as_a_value_is() -> None:
 
 @given(st.dictionaries(names, names, max_size=4))
 def test_configurations_come_back(config: dict[str, str]) -> None:
-    assert decode_group(("g", encode_config(config), 1, "[]")).config == config
+    assert decode_group(("g", encode_config(config), 1, "[]", "")).config == config
     assert list(json.loads(encode_config(config))) == sorted(config)
 
 

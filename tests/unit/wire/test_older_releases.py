@@ -1,6 +1,6 @@
 """Releases before whole batches: what they and this one make of each other's messages.
 
-Their messages are those of today without the fields that came with whole batches.
+Their messages are those of today without the fields that came with whole batches and since.
 """
 
 from __future__ import annotations
@@ -22,7 +22,12 @@ from sharecoord.wire import peer_service_pb2 as peer
 from sharecoord.wire import share_service_pb2 as service
 from sharecoord.wire import share_types_pb2 as types
 
-LATER = {("Join", "opens"), ("MemberUp", "opens"), ("RecordBatch", "whole_batches")}
+LATER = {
+    ("Join", "opens"),
+    ("MemberUp", "opens"),
+    ("MemberUp", "principal"),
+    ("RecordBatch", "whole_batches"),
+}
 """Fields that an older release does not know, by their messages."""
 
 
@@ -66,7 +71,7 @@ def a_join() -> service.Join:
 
 UP = MemberUp(
     4, "g", "m", 9, "client", "h", ("orders",), AcquireMode.FAIR, 7, frozenset({("orders", 1)}), [],
-    frozenset({0, 3}),
+    frozenset({0, 3}), "User:alice",
 )  # fmt: skip
 
 
@@ -77,10 +82,11 @@ def test_an_older_coordinator_has_all_of_a_join_but_what_the_member_opens() -> N
     assert received.SerializeToString() == sent.SerializeToString()
 
 
-def test_an_older_owner_has_all_of_a_member_but_what_it_opens() -> None:
+def test_an_older_owner_has_all_of_a_member_but_what_it_opens_and_who_it_is() -> None:
     sent = peer_codec.gateway_message([UP])
     received = understood(sent)
     sent.items[0].member_up.ClearField("opens")
+    sent.items[0].member_up.ClearField("principal")
     assert received.SerializeToString() == sent.SerializeToString()
 
 
@@ -90,11 +96,11 @@ def test_of_an_older_member_it_is_known_that_it_opens_nothing() -> None:
     assert (command.max_poll_records, command.opens) == (7, frozenset())
 
 
-def test_of_a_member_of_an_older_gateway_it_is_known_that_it_opens_nothing() -> None:
+def test_of_a_member_of_an_older_gateway_nobody_knows_who_it_is_and_it_opens_nothing() -> None:
     said = understood(peer_codec.gateway_message([UP])).SerializeToString()
     (up,) = peer_codec.gateway_items(peer.GatewayMessage.FromString(said))
     assert isinstance(up, MemberUp)
-    assert (up.max_poll_records, up.opens) == (7, frozenset())
+    assert (up.max_poll_records, up.opens, up.principal) == (7, frozenset(), "")
 
 
 @pytest.mark.parametrize("value_bytes", [10, frames.APART_BYTES_MIN])

@@ -65,6 +65,7 @@ FROM_GATEWAY: list[GatewayItem] = [
         frozenset({("orders", 1), ("orders", 0)}),
         [LostRange(PLACE, HELD), LostRange(NAMELESS, HELD)],
         frozenset({0, 4}),
+        "User:alice",
     ),
     MemberDown(4, left=True),
     MemberDown(5, left=False),

@@ -19,8 +19,11 @@ from sharecoord.errors import (
     SharecoordError,
     UnauthenticatedError,
 )
+from sharecoord.kafka.wire import held_files
+from sharecoord.kafka.wire import tls as module
 from sharecoord.kafka.wire.broker import Broker, BrokerOptions
 from sharecoord.kafka.wire.faults import why_not_connected
+from sharecoord.kafka.wire.keys import Settings
 from sharecoord.kafka.wire.security import security_of
 from sharecoord.kafka.wire.tls import Tls
 from sharecoord.security.key_pairs import days_left
@@ -304,9 +307,12 @@ def test_a_watch_hears_of_new_files_and_of_problems(
     assert "kafka.ssl.key.* can not be used" in tls.problem
     assert not tls.look()
     assert tls.context() is before
-    live.put(ca.issue("renewed"))
+    assert tls.contents["ssl.key.location"] == client.key.read_bytes()
+    renewed = ca.issue("renewed")
+    live.put(renewed)
     assert tls.look()
     assert tls.problem == ""
+    assert tls.contents["ssl.key.location"] == renewed.key.read_bytes()
     assert tls.context() is not before
     live.key.unlink()
     assert not tls.look()
@@ -316,6 +322,26 @@ def test_a_watch_hears_of_new_files_and_of_problems(
     assert tls.context() is not before
     assert tls.look()
     assert not tls.look()
+
+
+def test_files_that_change_while_they_are_read_wait_for_the_next_look(
+    ca: Authority, client: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live = Live(tmp_path / "live", client)
+    tls = Tls(ssl_settings(ca, **with_pair(Pair(live.certificate, live.key))))
+    second, third = ca.issue("second"), ca.issue("third")
+
+    def contents_of(settings: Settings) -> dict[str, bytes]:
+        live.put(third)
+        return held_files.contents_of(settings)
+
+    live.put(second)
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "contents_of", contents_of)
+        assert not tls.look()
+    assert tls.contents["ssl.key.location"] == client.key.read_bytes()
+    assert tls.look()
+    assert tls.contents["ssl.key.location"] == third.key.read_bytes()
 
 
 def test_the_end_of_our_certificate_is_known(ca: Authority, client: Pair, tmp_path: Path) -> None:
