@@ -47,14 +47,10 @@ FULL: Final = _arguments(
 def render() -> str:
     """The tables, without the marks."""
     meanings = [(f"`{each.kind}`", f"`{each.action}`", each.text) for each in MEANINGS]
-    return "\n".join(
-        (
-            table("Resource | Action | What it allows", meanings),
-            "What each call of an operator needs, by its name in `AdminClient` and in the audit "
-            "trail:\n",
-            table("Call | Needs | And, where the call names or sets them", _calls()),
-        )
-    )
+    parts = [table("Resource | Action | What it allows", meanings)]
+    parts.append("What each call of an operator needs, by its name in the audit trail:\n")
+    parts.append(table("Call | Needs | And, where the call names or sets them", _calls()))
+    return "\n".join(parts)
 
 
 def _calls() -> Iterator[Sequence[str]]:
