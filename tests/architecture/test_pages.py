@@ -12,6 +12,7 @@ from pathlib import Path
 
 import click
 import pytest
+import yaml
 from prometheus_client.core import Metric
 from sharecoord_sdk._core.config_table import SETTINGS as SDK_SETTINGS
 
@@ -179,9 +180,22 @@ SECTIONS = {name.partition(".")[0] for name in OWN_SETTINGS} - {"kafka", "store"
 OF_BROKERS = "share.coordinator."
 
 
+def names_in(values: object, prefix: str = "") -> Iterator[str]:
+    """The full names of a chart's values."""
+    if isinstance(values, dict):
+        for name, value in values.items():
+            yield from names_in(value, f"{prefix}.{name}" if prefix else name)
+    else:
+        yield prefix
+
+
+CHART = yaml.safe_load((ROOT / "helm/sharecoord/values.yaml").read_text(encoding="utf-8"))
+CHART_VALUES = set(names_in(CHART))
+
+
 @of_each_page
 def test_settings_exist(page: Path) -> None:
-    known = OWN_SETTINGS | set(SDK_SETTINGS)
+    known = OWN_SETTINGS | set(SDK_SETTINGS) | CHART_VALUES
     for span in code_of(page):
         for name in re.findall(r"(?<![\w./:-])([a-z]+(?:\.[a-z]+)+)(?![\w./(-])", span):
             if name.partition(".")[0] in SECTIONS and not name.startswith(OF_BROKERS):

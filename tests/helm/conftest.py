@@ -15,8 +15,41 @@ import yaml
 from tests.architecture.sources import ROOT
 
 CHART = ROOT / "helm" / "sharecoord"
+COMBINATIONS = sorted(path.stem.removesuffix("-values") for path in CHART.glob("ci/*-values.yaml"))
 Manifest = dict[str, Any]
+Render = Callable[..., list[Manifest]]
 HELM_BUILD_TIMEOUT_S = 900
+
+
+def of_kind(manifests: list[Manifest], kind: str) -> list[Manifest]:
+    """The manifests of one kind."""
+    return [manifest for manifest in manifests if manifest["kind"] == kind]
+
+
+def pod_of(manifests: list[Manifest]) -> dict[str, Any]:
+    """The pod spec of the one Deployment."""
+    (deployment,) = of_kind(manifests, "Deployment")
+    spec: dict[str, Any] = deployment["spec"]["template"]["spec"]
+    return spec
+
+
+def coordinator_of(manifests: list[Manifest]) -> dict[str, Any]:
+    """The coordinator's container, wherever it stands."""
+    pod = pod_of(manifests)
+    containers = [*pod.get("initContainers", []), *pod["containers"]]
+    (found,) = [container for container in containers if container["name"] == "sharecoord"]
+    coordinator: dict[str, Any] = found
+    return coordinator
+
+
+def config_file_of(manifests: list[Manifest]) -> str:
+    """The coordinator's configuration file."""
+    (text,) = [
+        config_map["data"]["config.yaml"]
+        for config_map in of_kind(manifests, "ConfigMap")
+        if "config.yaml" in config_map["data"]
+    ]
+    return str(text)
 
 
 class Helm:
@@ -59,6 +92,14 @@ class Helm:
         return done.stderr
 
 
+def notes(helm: Helm, combination: str) -> str:
+    """What Helm prints after an installation."""
+    values = str(CHART / "ci" / f"{combination}-values.yaml")
+    done = helm.run("install", "shop", str(CHART), "--dry-run=client", "--values", values)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.partition("\nNOTES:\n")[2]
+
+
 @pytest.fixture(scope="session")
 def helm(tmp_path_factory: pytest.TempPathFactory) -> Helm:
     """Helm from the PATH or from the cache; built by Go when there is none."""
@@ -74,7 +115,7 @@ def helm(tmp_path_factory: pytest.TempPathFactory) -> Helm:
 
 
 @pytest.fixture
-def render(helm: Helm) -> Callable[..., list[Manifest]]:
+def render(helm: Helm) -> Render:
     """Renders the chart with values given as Python data, on top of a file of `ci/`."""
 
     def rendered(base: str, **values: object) -> list[Manifest]:

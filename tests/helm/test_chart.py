@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,35 +15,23 @@ from sharecoord.config import process
 from sharecoord.config.endpoints import check_listen_security, parse_listen_address
 from sharecoord.management.server import make_app
 from sharecoord.runtime.status.status import StatusBoard
-from tests.helm.conftest import CHART, Helm, Manifest
+from tests.helm.conftest import (
+    CHART,
+    COMBINATIONS,
+    Helm,
+    Manifest,
+    Render,
+    config_file_of,
+    coordinator_of,
+    notes,
+    of_kind,
+    pod_of,
+)
 
 pytestmark = pytest.mark.timeout(900)
 
-COMBINATIONS = sorted(path.stem.removesuffix("-values") for path in CHART.glob("ci/*-values.yaml"))
 KUBERNETES = ["1.29", kubernetes_validate.latest_version()]
 FOREIGN_KINDS = {"ServiceMonitor"}
-Render = Callable[..., list[Manifest]]
-
-
-def of_kind(manifests: list[Manifest], kind: str) -> list[Manifest]:
-    """The manifests of one kind."""
-    return [manifest for manifest in manifests if manifest["kind"] == kind]
-
-
-def pod_of(manifests: list[Manifest]) -> dict[str, Any]:
-    """The pod spec of the one Deployment."""
-    (deployment,) = of_kind(manifests, "Deployment")
-    spec: dict[str, Any] = deployment["spec"]["template"]["spec"]
-    return spec
-
-
-def coordinator_of(manifests: list[Manifest]) -> dict[str, Any]:
-    """The coordinator's container, wherever it stands."""
-    pod = pod_of(manifests)
-    containers = [*pod.get("initContainers", []), *pod["containers"]]
-    (found,) = [container for container in containers if container["name"] == "sharecoord"]
-    coordinator: dict[str, Any] = found
-    return coordinator
 
 
 def pod_specs(manifests: list[Manifest]) -> list[dict[str, Any]]:
@@ -105,8 +93,7 @@ def test_the_coordinator_accepts_its_configuration(
     manifests = render(combination)
     container = coordinator_of(manifests)
     file = tmp_path / "config.yaml"
-    (config_map,) = of_kind(manifests, "ConfigMap")
-    file.write_text(config_map["data"]["config.yaml"])
+    file.write_text(config_file_of(manifests))
     environment = {
         variable["name"]: variable["value"].replace("$(POD_IP)", pod_ip)
         for variable in container.get("env", [])
@@ -156,6 +143,8 @@ def test_every_mount_has_its_volume(render: Render, combination: str) -> None:
     for container in [*pod.get("initContainers", []), *pod["containers"]]:
         paths = [mount["mountPath"] for mount in container["volumeMounts"]]
         assert len(paths) == len(set(paths))
+        # What is mounted by subPath stays as it was when the pod started.
+        assert not any("subPath" in mount for mount in container["volumeMounts"])
         assert {mount["name"] for mount in container["volumeMounts"]} <= volumes
 
 
@@ -198,7 +187,7 @@ def test_one_coordinator_on_an_external_store_stands_alone(render: Render) -> No
     manifests = render("service-external", replicaCount=1)
     assert of_kind(manifests, "Deployment")[0]["spec"]["strategy"] == {"type": "Recreate"}
     assert of_kind(manifests, "PodDisruptionBudget") == []
-    assert "fleet" not in of_kind(manifests, "ConfigMap")[0]["data"]["config.yaml"]
+    assert "fleet" not in config_file_of(manifests)
 
 
 def test_probes_of_the_service(render: Render) -> None:
@@ -378,14 +367,6 @@ def test_a_start_may_take_as_long_as_a_migration(
 ) -> None:
     probe = coordinator_of(render("service-sqlite", **given))["startupProbe"]
     assert 0 <= probe["failureThreshold"] * probe["periodSeconds"] - limit_s < 2
-
-
-def notes(helm: Helm, combination: str) -> str:
-    """What Helm prints after an installation."""
-    values = str(CHART / "ci" / f"{combination}-values.yaml")
-    done = helm.run("install", "shop", str(CHART), "--dry-run=client", "--values", values)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.partition("\nNOTES:\n")[2]
 
 
 def test_the_notes_name_paths_that_are_there(helm: Helm) -> None:

@@ -86,11 +86,16 @@ volumeMounts:
   {{- include "sharecoord.mounts" . | nindent 2 }}
 {{- end }}
 
-{{/* Probes on the management port. They need no TLS, and work for a Unix socket too. A start may take as
-long as a migration of the store does. */}}
+{{/* Probes on the management port. They need no TLS of the listener, and work for a Unix socket too. A
+start may take as long as a migration of the store does. */}}
+{{- define "sharecoord.httpGet" -}}
+{{- $scheme := include "sharecoord.managementScheme" (index . 0) -}}
+{path: {{ index . 1 }}, port: management{{ if eq $scheme "https" }}, scheme: HTTPS{{ end }}}
+{{- end }}
+
 {{- define "sharecoord.startupProbe" -}}
 {{- with .Values.startupProbe }}{{ toYaml . }}{{ else -}}
-httpGet: {path: /healthz/ready, port: management}
+httpGet: {{ include "sharecoord.httpGet" (list . "/healthz/ready") }}
 periodSeconds: 2
 failureThreshold: {{ div (add1 (int .Values.startupTimeoutSeconds)) 2 }}
 {{- end }}
@@ -98,7 +103,7 @@ failureThreshold: {{ div (add1 (int .Values.startupTimeoutSeconds)) 2 }}
 
 {{- define "sharecoord.livenessProbe" -}}
 {{- with .Values.livenessProbe }}{{ toYaml . }}{{ else -}}
-httpGet: {path: /healthz/live, port: management}
+httpGet: {{ include "sharecoord.httpGet" (list . "/healthz/live") }}
 periodSeconds: 10
 timeoutSeconds: 3
 failureThreshold: 3
@@ -112,11 +117,37 @@ failureThreshold: 3
 {{- if and (include "sharecoord.tcp" .) (not .Values.tls.existingSecret) -}}
 grpc: {port: 7070}
 {{- else -}}
-httpGet: {path: /healthz/ready, port: management}
+httpGet: {{ include "sharecoord.httpGet" (list . "/healthz/ready") }}
 {{- end }}
 periodSeconds: 5
 timeoutSeconds: 3
 failureThreshold: 2
+{{- end }}
+{{- end }}
+
+{{/* Secrets and ConfigMaps that exist already, by the folder below /etc/sharecoord where they are mounted
+whole: a file that is mounted by subPath would never change. */}}
+{{- define "sharecoord.folders" -}}
+{{- with .Values.kafka.clientConfig.existingSecret }}
+kafka: {secret: {secretName: {{ . }}, defaultMode: 0440}}
+{{- end }}
+{{- if and (include "sharecoord.tcp" .) .Values.tls.existingSecret }}
+tls: {secret: {secretName: {{ .Values.tls.existingSecret }}, defaultMode: 0440}}
+{{- end }}
+{{- with .Values.security.tokens.existingSecret }}
+tokens: {secret: {secretName: {{ . }}, defaultMode: 0440}}
+{{- end }}
+{{- with .Values.security.oidc.caSecret }}
+oidc: {secret: {secretName: {{ . }}, defaultMode: 0440}}
+{{- end }}
+{{- with include "sharecoord.rulesName" . }}
+rules: {configMap: {name: {{ . }}}}
+{{- end }}
+{{- with .Values.management.tls.existingSecret }}
+management-tls: {secret: {secretName: {{ . }}, defaultMode: 0440}}
+{{- end }}
+{{- with .Values.management.metricsToken.existingSecret }}
+metrics-token: {secret: {secretName: {{ . }}, defaultMode: 0440}}
 {{- end }}
 {{- end }}
 
@@ -128,14 +159,9 @@ failureThreshold: 2
   mountPath: /tmp
 - name: sharecoord-state
   mountPath: /var/lib/sharecoord
-{{- if .Values.kafka.clientConfig.existingSecret }}
-- name: sharecoord-kafka
-  mountPath: /etc/sharecoord/kafka
-  readOnly: true
-{{- end }}
-{{- if and (include "sharecoord.tcp" .) .Values.tls.existingSecret }}
-- name: sharecoord-tls
-  mountPath: /etc/sharecoord/tls
+{{- range $folder, $_ := include "sharecoord.folders" . | fromYaml }}
+- name: sharecoord-{{ $folder }}
+  mountPath: /etc/sharecoord/{{ $folder }}
   readOnly: true
 {{- end }}
 {{- with .Values.extraVolumeMounts }}
@@ -157,17 +183,9 @@ failureThreshold: 2
 {{- else }}
   emptyDir: {sizeLimit: 64Mi}
 {{- end }}
-{{- if .Values.kafka.clientConfig.existingSecret }}
-- name: sharecoord-kafka
-  secret:
-    secretName: {{ .Values.kafka.clientConfig.existingSecret }}
-    defaultMode: 0440
-{{- end }}
-{{- if and (include "sharecoord.tcp" .) .Values.tls.existingSecret }}
-- name: sharecoord-tls
-  secret:
-    secretName: {{ .Values.tls.existingSecret }}
-    defaultMode: 0440
+{{- range $folder, $source := include "sharecoord.folders" . | fromYaml }}
+- name: sharecoord-{{ $folder }}
+  {{- toYaml $source | nindent 2 }}
 {{- end }}
 {{- with .Values.extraVolumes }}
 {{ toYaml . }}

@@ -53,6 +53,15 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- default (include "sharecoord.fullname" .) .Values.store.sqlite.existingClaim }}
 {{- end }}
 
+{{/* The ConfigMap with the rules: one of the user's, the chart's own, or none. */}}
+{{- define "sharecoord.rulesName" -}}
+{{- if .Values.security.rules.inline }}
+{{- include "sharecoord.fullname" . }}-rules
+{{- else }}
+{{- .Values.security.rules.existingConfigMap }}
+{{- end }}
+{{- end }}
+
 {{/* "true" when several coordinators run at the same time and share the store, else empty. */}}
 {{- define "sharecoord.fleet" -}}
 {{- if gt (int (ternary .Values.replicaCount .Values.sidecar.replicas (eq .Values.mode "service"))) 1 }}true{{ end }}
@@ -62,6 +71,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 that they reach each other. A sidecar alone listens on a Unix socket. */}}
 {{- define "sharecoord.tcp" -}}
 {{- if or (eq .Values.mode "service") (include "sharecoord.fleet" .) }}true{{ end }}
+{{- end }}
+
+{{/* How the management port is asked. */}}
+{{- define "sharecoord.managementScheme" -}}
+{{- ternary "http" "https" (empty .Values.management.tls.existingSecret) }}
 {{- end }}
 
 {{/* Where the application next to a sidecar connects. */}}
@@ -86,11 +100,115 @@ that they reach each other. A sidecar alone listens on a Unix socket. */}}
 {{- if and (include "sharecoord.fleet" .) .Values.tls.existingSecret (not .Values.tls.peerName) }}
 {{- fail "tls.peerName is empty: set it to a DNS name in the certificate, by which several coordinators know each other" }}
 {{- end }}
+{{- include "sharecoord.checkSecurity" . }}
 {{- if and (eq .Values.mode "sidecar") (not .Values.sidecar.app.image) }}
 {{- fail "sidecar.app.image is empty: set it to your application's image" }}
 {{- end }}
 {{- if regexMatch "(?im)(password|passphrase|secret|jaas\\.config|key\\.pem)[\"']?: *[\"']?[^\\s\"'$]|://[^/\\s:@]*:[^\\s@$][^\\s@]*@" (include "sharecoord.configFile" .) }}
 {{- fail "config has a secret in it, which would stand in a ConfigMap: write ${file:PATH} in its place and mount a Secret with extraVolumes, or ${env:NAME} and extraEnvFrom" }}
+{{- end }}
+{{- end }}
+
+{{/* The part of the check that is about who gets in. */}}
+{{- define "sharecoord.checkSecurity" -}}
+{{- $security := .Values.security }}
+{{- $tls := and (include "sharecoord.tcp" .) .Values.tls.existingSecret }}
+{{- if and .Values.tls.clientCa (not $tls) }}
+{{- fail "tls.clientCa is true, and the coordinator speaks no TLS: set tls.existingSecret (a single sidecar listens on a Unix socket without TLS: set tls.clientCa=false)" }}
+{{- end }}
+{{- if and (include "sharecoord.tcp" .) (ne .Values.mode "service") (ne .Values.sidecar.socketMode "0600") }}
+{{- fail "sidecar.socketMode is set, and the sidecars of several pods listen on TCP: remove it, or set sidecar.replicas=1" }}
+{{- end }}
+{{- range $given, $value := omit $security.oidc "caKey" }}
+{{- range $missing, $other := pick $security.oidc "issuer" "audience" "jwks" }}
+{{- if and $value (not $other) }}
+{{- fail (printf "security.oidc.%s is set and security.oidc.%s is empty: OIDC needs issuer, audience and jwks together" $given $missing) }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- if and $security.oidc.caSecret (not (hasPrefix "https://" $security.oidc.jwks)) }}
+{{- fail "security.oidc.caSecret is set, and security.oidc.jwks is no https:// address, whose authorities it could hold: remove one, or set the address" }}
+{{- end }}
+{{- if and $security.rules.existingConfigMap $security.rules.inline }}
+{{- fail "security.rules.existingConfigMap and security.rules.inline are both set: the rules stand in one of them" }}
+{{- end }}
+{{- if and .Values.metrics.serviceMonitor.tlsConfig (not .Values.management.tls.existingSecret) }}
+{{- fail "metrics.serviceMonitor.tlsConfig is set, and the management port speaks no TLS: set management.tls.existingSecret" }}
+{{- end }}
+{{- $written := include "sharecoord.settings" (dict "prefix" "" "settings" .Values.config) | fromYaml }}
+{{- if hasKey $written "management.tls.cert.file" }}
+{{- fail "config has management.tls.cert.file, of which the probes would know nothing: set management.tls.existingSecret" }}
+{{- end }}
+{{- range $name, $_ := include "sharecoord.securitySettings" . | fromYaml }}
+{{- if hasKey $written $name }}
+{{- fail (printf "config has %s, which the chart sets by a value of its own: remove it there, and use that value (values.yaml)" $name) }}
+{{- end }}
+{{- end }}
+{{- $elsewhere := or .Values.extraEnvFrom (regexMatch "SHARECOORD_(SECURITY|TLS)__" (toJson .Values.extraEnv)) }}
+{{- $knows := or .Values.tls.clientCa $security.tokens.existingSecret $security.oidc.issuer $elsewhere (hasKey $written "tls.client.ca.file") (hasKey $written "security.tokens.file") (hasKey $written "security.oidc.issuer") }}
+{{- if and $tls (not $knows) (not .Values.insecure) }}
+{{- fail "nothing tells who connects, so whoever reaches the port might do everything: set tls.clientCa=true, security.tokens.existingSecret or security.oidc, or accept that with insecure=true" }}
+{{- end }}
+{{- end }}
+
+{{/* Settings in any spelling (nested, dotted, both) by their full names. */}}
+{{- define "sharecoord.settings" -}}
+{{- range $name, $value := .settings }}
+{{- $full := printf "%s%s" $.prefix $name }}
+{{- if kindIs "map" $value }}
+{{- include "sharecoord.settings" (dict "prefix" (printf "%s." $full) "settings" $value) }}
+{{- else }}
+{{ $full | quote }}: {{ toJson $value }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* The settings of the process that follow from the values about security; empty ones are its own. */}}
+{{- define "sharecoord.securitySettings" -}}
+{{- $security := .Values.security }}
+{{- if not .Values.reflection }}
+listen.reflection: false
+{{- end }}
+{{- if and (not (include "sharecoord.tcp" .)) (ne .Values.sidecar.socketMode "0600") }}
+listen.socket.mode: {{ .Values.sidecar.socketMode | quote }}
+{{- end }}
+{{- if .Values.tls.clientCa }}
+tls.client.ca.file: /etc/sharecoord/tls/ca.crt
+{{- end }}
+{{- with $security.certificateNames }}
+security.certificate.names: {{ join "," . | quote }}
+{{- end }}
+{{- with $security.tokens }}
+{{- if .existingSecret }}
+security.tokens.file: {{ printf "/etc/sharecoord/tokens/%s" .key | quote }}
+{{- end }}
+{{- end }}
+{{- with $security.oidc }}
+{{- $names := dict "issuer" "issuer" "audience" "audience" "jwks" "jwks" "principalClaim" "principal.claim" "groupsClaim" "groups.claim" "clockSkew" "clock.skew.ms" }}
+{{- range $value, $setting := $names }}
+{{- with index $security.oidc $value }}
+security.oidc.{{ $setting }}: {{ . | quote }}
+{{- end }}
+{{- end }}
+{{- if .caSecret }}
+security.oidc.jwks.ca.file: {{ printf "/etc/sharecoord/oidc/%s" .caKey | quote }}
+{{- end }}
+{{- end }}
+{{- if include "sharecoord.rulesName" . }}
+security.rules.file: {{ printf "/etc/sharecoord/rules/%s" $security.rules.key | quote }}
+{{- end }}
+security.audit.sink: {{ $security.audit.sink | quote }}
+{{- with $security.audit.queueMax }}
+security.audit.queue.max.bytes: {{ . | quote }}
+{{- end }}
+{{- if .Values.management.tls.existingSecret }}
+management.tls.cert.file: /etc/sharecoord/management-tls/tls.crt
+management.tls.key.file: /etc/sharecoord/management-tls/tls.key
+{{- end }}
+{{- with .Values.management.metricsToken }}
+{{- if .existingSecret }}
+management.metrics.token.file: {{ printf "/etc/sharecoord/metrics-token/%s" .key | quote }}
+{{- end }}
 {{- end }}
 {{- end }}
 
@@ -103,5 +221,6 @@ that they reach each other. A sidecar alone listens on a Unix socket. */}}
 {{- if and (include "sharecoord.tcp" .) .Values.tls.existingSecret }}
 {{- $_ := set $own "tls" (dict "cert" (dict "file" "/etc/sharecoord/tls/tls.crt") "key" (dict "file" "/etc/sharecoord/tls/tls.key")) }}
 {{- end }}
+{{- $own = merge $own (include "sharecoord.securitySettings" . | fromYaml) }}
 {{- toYaml (mergeOverwrite $own (deepCopy .Values.config)) }}
 {{- end }}
