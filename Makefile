@@ -81,6 +81,7 @@ lint: $(VENV)/.stamp-test $(PROTO_VENV)/.stamp ## Check style, types, imports, a
 	@$(PROTO_VENV)/bin/python tools/make_proto.py --check
 	@$(BIN)/python -m sharecoord.config.docs --check
 	@$(BIN)/python -m sharecoord.events.docs --check
+	@$(BIN)/python -m sharecoord.runtime.admin.docs --check
 
 format: $(VENV)/.stamp-test ## Rewrite the code in the project's format
 	@$(BIN)/ruff check --fix .
@@ -94,9 +95,10 @@ bench: $(VENV)/.stamp-test ## Measure against peers and each store (BENCH_ARGS=.
 proto: $(PROTO_VENV)/.stamp ## Generate the stubs from proto/
 	@$(PROTO_VENV)/bin/python tools/make_proto.py
 
-settings-doc: $(VENV)/.stamp-test ## Write docs/settings.md and the tables of docs/events.md
+settings-doc: $(VENV)/.stamp-test ## Write docs/settings.md and the tables of docs/events.md and docs/security.md
 	@$(BIN)/python -m sharecoord.config.docs
 	@$(BIN)/python -m sharecoord.events.docs
+	@$(BIN)/python -m sharecoord.runtime.admin.docs
 
 public-names: $(VENV)/.stamp-test ## Write down the public names after a wanted change
 	@$(BIN)/python -m tools.public_names --write

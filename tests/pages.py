@@ -74,9 +74,9 @@ def _lines(text: str) -> list[str]:
 def words_of(line: str) -> list[str]:
     """The words of one command up to a pipe, a redirection or a second command."""
     words = shlex.split(line, comments=True)
-    ends = [place for place, word in enumerate(words) if word in ("|", ">", "&&", ";", "2>&1")]
+    ends = [place for place, word in enumerate(words) if word in ("|", ">", "&&", ";", "&", "2>&1")]
     words = words[: min(ends, default=len(words))]
-    while words and re.fullmatch(r"[A-Z_]+=\S*", words[0]):
+    while words and re.fullmatch(r"!|[A-Z_]+=\S*", words[0]):
         del words[0]
     return words
 

@@ -1,6 +1,6 @@
 """What can be allowed: one table of actions, and the kinds of resources that they are about.
 
-`python -m sharecoord.config.docs` writes docs/security.md's table from it.
+`python -m sharecoord.runtime.admin.docs` writes docs/security.md's table from it.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ MEANINGS: Final = (
     Meaning(
         Kind.GROUP,
         Action.DESCRIBE,
-        "See the group in lists, its state, members, offsets, settings, records in flight, blocked "
-        "keys and dead letters without their payload.",
+        "See the group in lists, its state, members, offsets, settings, records in flight and "
+        "blocked keys.",
     ),
     Meaning(Kind.GROUP, Action.CONFIGURE, "Change its settings."),
     Meaning(Kind.GROUP, Action.RESET, "Set its start offsets, also from a consumer group's."),
@@ -98,7 +98,11 @@ MEANINGS: Final = (
     ),
     Meaning(Kind.GROUP, Action.REDRIVE, "Redrive, discard and withdraw its dead letters."),
     Meaning(Kind.GROUP, Action.REPLAY, "Replay its records to a side group."),
-    Meaning(Kind.GROUP, Action.READ_PAYLOAD, "Read keys, values and headers of dead letters."),
+    Meaning(
+        Kind.GROUP,
+        Action.READ_PAYLOAD,
+        "List and show its dead letters, with keys, values and headers.",
+    ),
     Meaning(Kind.TOPIC, Action.CONSUME, "Get its records, as a member or by a replay."),
     Meaning(
         Kind.DEAD_LETTER_TOPIC,

@@ -8,25 +8,33 @@ their own, and addresses and folders are those of the test; else a block is run 
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Final
 
+import jwt
 import pytest
 from sharecoord_sdk import AcknowledgeType, AdminClient, ShareConsumer
 
 from sharecoord.devenv.coordinator import CoordinatorProcess, clean_environment
+from sharecoord.devenv.processes import free_ports
 from sharecoord.devenv.topics import Record, Topics
 from tests.acceptance.test_guides import coordinator, left_by_a_consumer_group
+from tests.acceptance.typed import BACKGROUND
 from tests.pages import ROOT, Block, blocks_of, name_of, pages, words_of
 from tests.support import KafkaUnderTest, eventually, unique_name
+from tests.unit.security.support import EC_KEY, jwk, key_set
 
 __all__ = ["coordinator"]
 
@@ -34,8 +42,16 @@ BLOCK_TIMEOUT_S: Final = 120
 LEFT_OUT: Final = ("pip", "make", "kafka-")
 PRELUDE: Final = f"""
 set -euo pipefail
-sharecoord() {{ {sys.executable} -m tests.acceptance.typed "$@"; }}
+sharecoord() {{
+  if [ "$BASHPID" = $$ ]; then {sys.executable} -m tests.acceptance.typed "$@"; return; fi
+  {BACKGROUND}=yes exec {sys.executable} -m tests.acceptance.typed "$@"
+}}
+refused() {{ if "$@"; then return 1; else [ $? != 2 ]; fi; }}
+trap 'kill $(jobs -p) 2>/dev/null || true; wait' EXIT
 """
+"""What a block begins with. What it puts into the background ends with it. `! command` becomes
+`refused command`: it has to fail, and not for its usage (2); bash would go on in any case."""
+
 RECORDS: Final = 5_000
 """More than the offsets that pages name."""
 
@@ -108,9 +124,10 @@ class Desk:
         script = "\n".join(kept)
         for old in sorted(self.names, key=len, reverse=True):
             script = re.sub(rf"(?<![\w-]){re.escape(old)}(?![\w-])", self.names[old], script)
+        script = re.sub("^! ", "refused ", script, flags=re.MULTILINE)
         home = str(self.folder)
         environment = clean_environment() | {
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": os.pathsep.join((str(ROOT), os.environ.get("PYTHONPATH", ""))),
             "HOME": home,
             "XDG_STATE_HOME": home,
             "SHARECOORD_BOOTSTRAP_SERVER": self.coordinator.address,
@@ -203,6 +220,25 @@ def events(desk: Desk) -> None:
     desk.names["/var/lib/sharecoord/events"] = desk.names["DIR"] = str(desk.folder / "events")
 
 
+def security(desk: Desk) -> None:
+    """A port of its own, and an identity provider: its keys on HTTP, and a token for anna."""
+    (port,) = free_ports(1)
+    desk.names["localhost:7443"] = f"localhost:{port}"
+    served = desk.folder / "provider"
+    served.mkdir()
+    (served / "keys").write_bytes(key_set(jwk(EC_KEY)))
+    handler = partial(SimpleHTTPRequestHandler, directory=str(served))
+    server = desk.stack.enter_context(ThreadingHTTPServer(("127.0.0.1", 0), handler))
+    desk.stack.callback(server.shutdown)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    provider = "https://login.example.com"
+    desk.names[f"{provider}/keys"] = f"http://127.0.0.1:{server.server_port}/keys"
+    for name, audience in (("anna", "sharecoord"), ("anna-elsewhere", "another-service")):
+        claims = {"iss": provider, "aud": audience, "sub": "anna", "exp": time.time() + 600}
+        token = jwt.encode(claims, EC_KEY, "ES256", {"kid": "k1"})
+        (desk.folder / f"{name}.token").write_text(token, encoding="ascii")
+
+
 PREPARED: Final[dict[str, Callable[[Desk], object]]] = {
     "README.md": lambda desk: desk.own("orders-workers"),
     "helm/sharecoord/README.md": operations,
@@ -214,9 +250,11 @@ PREPARED: Final[dict[str, Callable[[Desk], object]]] = {
     "docs/ordering.md": lambda desk: desk.own("shop"),
     "docs/pause.md": pause,
     "docs/replay.md": replay,
+    "docs/security.md": security,
 }
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_what_a_page_tells_to_type_works(
     page: Path,
@@ -246,5 +284,7 @@ def test_a_block_that_fails_is_seen(
         for text in (
             "sharecoord groups --descripe\ntrue",
             "sharecoord keys list --group g | false",
+            "! sharecoord --version",
+            "! sharecoord groups --descripe",
         ):
             assert desk.type(Block("page", 1, "sh", text, "")).returncode != 0

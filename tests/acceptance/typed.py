@@ -1,6 +1,7 @@
 """`sharecoord` as a page tells to type it: a coordinator that serves is stopped again.
 
 It takes free ports unless the page names some, and writes its ready file into the present folder.
+A coordinator that the page puts into the background (`BACKGROUND`) runs until the page stops it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from sharecoord.cli.main import main
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
+BACKGROUND = "TYPED_IN_BACKGROUND"
+"""The variable that is set for commands which end with `&`."""
 
 
 def serve() -> int:
@@ -27,6 +30,8 @@ def serve() -> int:
         "SHARECOORD_LISTEN__READY_FILE": str(ready.resolve()),
     }
     command = [sys.executable, "-c", "from sharecoord.cli.main import main; main()", *sys.argv[1:]]
+    if BACKGROUND in os.environ:
+        os.execve(command[0], command, os.environ | own)
     with subprocess.Popen(command, env=os.environ | own) as process:
         end_s = time.monotonic() + START_TIMEOUT_S
         while process.poll() is None and not ready.exists() and time.monotonic() < end_s:

@@ -55,6 +55,7 @@ def acl() -> None:
 @click.pass_context
 def test(
     ctx: click.Context,
+    /,
     connect: Connect,
     principal: str,
     principal_groups: tuple[str, ...],

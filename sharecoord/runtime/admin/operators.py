@@ -133,6 +133,13 @@ NEEDS: Final[Mapping[str, Callable[[Arguments], Iterable[Need]]]] = {
 }
 """What each command needs, from its arguments. A test holds it complete."""
 
+EACH: Final = {
+    "list_groups": Action.DESCRIBE,
+    "describe_groups": Action.DESCRIBE,
+    "delete_groups": Action.DELETE,
+}
+"""Commands about several groups, and what each of these groups has to be allowed by itself."""
+
 MAKES: Final[Mapping[str, Callable[[Arguments], str]]] = {
     "alter_group_configs": lambda given: str(given["group_id"]),
     "block_keys": lambda given: str(given["group_id"]),
@@ -233,7 +240,7 @@ class Operators:
             listed = await self._admin.list_groups()
             seen = [each.group_id for each in listed if self._may_see(caller, each.group_id)]
             return await self._admin.describe_groups(seen, **options) if seen else []
-        refused = self._refused(caller, "describe_groups", Action.DESCRIBE, group_ids)
+        refused = self._refused(caller, "describe_groups", group_ids)
         allowed = [each for each in group_ids if each not in refused]
         views = await self._admin.describe_groups(allowed, **options) if allowed else []
         found = {view.group_id: view for view in views}
@@ -244,7 +251,7 @@ class Operators:
         self, caller: Caller, group_ids: Sequence[str]
     ) -> dict[str, SharecoordError | None]:
         """Deletes the groups that the caller may delete; the others have an error."""
-        refused = self._refused(caller, "delete_groups", Action.DELETE, group_ids)
+        refused = self._refused(caller, "delete_groups", group_ids)
         allowed = [each for each in group_ids if each not in refused]
         results: dict[str, SharecoordError | None] = {}
         if allowed or not refused:
@@ -252,9 +259,10 @@ class Operators:
         return {**results, **refused}
 
     def _refused(
-        self, caller: Caller, command: str, action: Action, group_ids: Sequence[str]
+        self, caller: Caller, command: str, group_ids: Sequence[str]
     ) -> dict[str, SharecoordError]:
         """The error of each group with which the caller may not do this; the trail hears of it."""
+        action = EACH[command]
         refused: dict[str, SharecoordError] = {}
         for group_id in dict.fromkeys(group_ids):
             what: Resource = group(group_id)
