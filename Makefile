@@ -121,7 +121,8 @@ test-long: $(VENV)/.stamp-test ## Run the long forms, and `make test SECURITY=on
 	@commit=$$(git describe --always --dirty); \
 	{ date --utc +'%Y-%m-%d %H:%M UTC'; echo "$$commit"; \
 		code=0; $(PYTEST) tests -m "long or mariadb" --durations 25 $(PYTEST_ARGS) || code=$$?; \
-		$(MAKE) test SECURITY=on; exit $$code; } \
+		SHARECOORD_TEST_SECURITY=on $(PYTEST) tests -m "not long" $(BESIDE) --durations 25 $(PYTEST_ARGS); \
+		exit $$code; } \
 		2>&1 | sed -u 's#$(CURDIR)#.#g; s#$(HOME)#~#g' | tee docs/evidence/test-long.txt
 
 fuzz: $(VENV)/.stamp-test ## Feed made-up batches to the extension, built with sanitizers (FUZZ_ARGS="--seconds 50 --seed 0"; gcc)
