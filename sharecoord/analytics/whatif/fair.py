@@ -224,10 +224,12 @@ class FairWorld(World):
         for share, ranges in acknowledgements.items():
             self.settle(seat.member, share, ranges)
             records += sum(each.last - each.first + 1 for each in ranges)
+        held = self.held.get(seat.member.member_id, 0)
         seat.pace.worked(
             records,
             took_ms,
-            drained=not self.held.get(seat.member.member_id, 0),
+            holds=max(seat.counted, held + records),
+            drained=not held,
             lock_ms=self.shares[0].partition.settings.lock_duration_ms,
         )
         self._count(seat)

@@ -43,6 +43,11 @@ CHAINED_MS = 2_000
 PACE_SLICE_MS = 50
 """Length of one measurement of a busy member's pace."""
 
+PACE_SLICE_HOLDS = 4
+"""A measurement ends early once the member has worked off this many times the records that it may
+hold: three quarters of them it got and worked off within it. So a fast member whose first record
+took long, in a cold program, does not get few records at a time until it has worked for 50 ms."""
+
 BUSY_MS_MIN = 0.01
 """A shorter working time can not be told from none."""
 
@@ -145,15 +150,23 @@ class Pace:
             self.slice_start_ms = now_ms
             self.settled = 0
 
-    def worked(self, records: int, busy_ms: float, *, drained: bool, lock_ms: float) -> None:
+    def worked(
+        self, records: int, busy_ms: float, *, holds: int, drained: bool, lock_ms: float
+    ) -> None:
         """The member settled records; it had records for `busy_ms` since its last word.
 
-        `drained` = it holds nothing more; `lock_ms` = for how long it may hold records.
+        Args:
+            records: How many it settled.
+            busy_ms: Milliseconds of its own time.
+            holds: How many it held before, or may hold, whichever is more.
+            drained: Whether it holds nothing more.
+            lock_ms: For how long it may hold records.
         """
         self.bulk.worked(records, busy_ms, drained=drained, lock_ms=lock_ms)
         self.settled += records
         self.busy_ms += busy_ms
-        if self.busy_ms >= PACE_SLICE_MS or not self.records_per_ms:
+        is_long = self.busy_ms >= PACE_SLICE_MS or self.settled >= PACE_SLICE_HOLDS * holds
+        if is_long or not self.records_per_ms:
             self._learn(self.settled / max(self.busy_ms, BUSY_MS_MIN))
             self.settled, self.busy_ms = 0, 0.0
 

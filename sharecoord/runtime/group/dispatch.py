@@ -108,10 +108,16 @@ class Dispatcher:
             busy_us: How long the application had the records; 0 = unknown.
             on_way: Records of other owners, which our lock book still has.
         """
-        records, drained = here + on_way, self._held(session) <= on_way
+        records, held = here + on_way, self._held(session)
+        drained = held <= on_way
         if busy_us:
-            lock_ms = self._group.config.lock_duration_ms
-            session.pace.worked(records, busy_us / 1000, drained=drained, lock_ms=lock_ms)
+            session.pace.worked(
+                records,
+                busy_us / 1000,
+                holds=max(session.holds_max, held + here),
+                drained=drained,
+                lock_ms=self._group.config.lock_duration_ms,
+            )
         else:
             session.pace.finished(records, now_ms, drained=drained)
         self._count(session)

@@ -293,8 +293,10 @@ class PartitionActor(ClaimedPartition):
         """The compressions of the batches that may go to the member as they are.
 
         None in order by key: all were opened here for their keys, and the SDK needs these first.
+        None of a lane: the headers of dead letters say where they come from.
         """
-        return frozenset() if self.settings.ordering is Ordering.KEY else session.opens
+        by_key = self.settings.ordering is Ordering.KEY
+        return frozenset() if by_key or self.key.lane else session.opens
 
     def _up_to_a_batch(
         self, session: Session, max_records: int, opens: Set[int], *, may_wait: bool
@@ -468,7 +470,7 @@ class DeliveryEffect:
         slices = actor.cache.slices(acquired)
         records = sum(s.stop - s.start for s in slices)
         looks = actor.settings.scheduled_delivery
-        whole = whole_batches(actor.key, slices, acquired, actor.opens(session), opened=looks)
+        whole = whole_batches(slices, acquired, actor.opens(session), opened=looks)
         if whole:
             size = sum(len(batch.content) for batch in whole)
         else:

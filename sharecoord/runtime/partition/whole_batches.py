@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence, Set
 from typing import Final
 
-from sharecoord.core.changes import PartitionKey
 from sharecoord.core.delivery import Slice
 from sharecoord.core.partition.decisions import AcquiredRange
 from sharecoord.core.records import RawBatch
@@ -22,7 +21,6 @@ compressed batch that nobody opens here pays at any size."""
 
 
 def whole_batches(
-    key: PartitionKey,
     slices: Iterable[Slice],
     acquired: Iterable[AcquiredRange],
     opens: Set[int],
@@ -32,16 +30,15 @@ def whole_batches(
     """The batches with the records of a delivery, if they go to the member as they are; else none.
 
     Records that come again go as columns. So a batch that a member could not open is opened here
-    the next time. So do dead letters, whose headers say where they come from.
+    the next time.
 
     Args:
-        key: The share-partition.
         slices: The records.
         acquired: Their locks.
         opens: The compressions that the member can undo.
         opened: Whether compressed batches were opened here already, for what the group looks at.
     """
-    if not opens or key.lane or any(each.delivery_count > 1 for each in acquired):
+    if not opens or any(each.delivery_count > 1 for each in acquired):
         return ()
     found: list[RawBatch] = []
     wanted = 0

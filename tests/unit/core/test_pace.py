@@ -19,9 +19,9 @@ from sharecoord.core.dispatch.pace import (
 )
 from sharecoord.core.limits import DELIVERY_BYTES_MAX
 
-BUSY: dict[str, Any] = {"drained": False, "lock_ms": 30_000}
+BUSY: dict[str, Any] = {"holds": 10_000_000, "drained": False, "lock_ms": 30_000}
 """It holds more."""
-ALL: dict[str, Any] = {"drained": True, "lock_ms": 30_000}
+ALL: dict[str, Any] = {"holds": 10_000_000, "drained": True, "lock_ms": 30_000}
 """It has worked off all that it held."""
 
 
@@ -73,6 +73,23 @@ def test_the_members_own_time_counts_without_the_way() -> None:
     for _ in range(10):
         pace.worked(4, 200.0, **BUSY)
     assert pace.prefetch == 4
+
+
+def test_a_fast_member_is_not_held_to_its_first_record_in_a_cold_program() -> None:
+    """What it works off takes too little time to fill a measurement: their number does."""
+    pace = worked(1, 1.57)
+    assert pace.prefetch == 127
+    for _ in range(4):
+        pace.worked(127, 0.02, holds=127, drained=True, lock_ms=30_000)
+    assert pace.prefetch > 1_000_000
+
+
+def test_records_that_were_worked_on_together_do_not_make_a_member_fast() -> None:
+    """500 records of 10 s at a time: the first word has all the time, the others have none."""
+    pace = worked(1, 10_000.0)
+    for _ in range(499):
+        pace.worked(1, 0.001, holds=500, drained=False, lock_ms=30_000)
+    assert pace.prefetch == 1
 
 
 def test_short_times_are_added_up_before_they_count() -> None:
@@ -139,7 +156,7 @@ def test_larger_batches_are_not_tried() -> None:
 def test_a_trial_never_takes_half_of_the_lock() -> None:
     pace = Pace()
     for _ in range(BULK_REST_MAX):
-        pace.worked(1, 300.0, drained=True, lock_ms=1_000)
+        pace.worked(1, 300.0, holds=10_000_000, drained=True, lock_ms=1_000)
         assert pace.prefetch == 1
 
 

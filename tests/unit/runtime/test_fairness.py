@@ -13,7 +13,7 @@ from sharecoord.runtime.member.session import Share
 from sharecoord.testing.harness import FakeMember
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.runtime.test_dispatch import accepting
-from tests.unit.runtime.worlds import looked_at, world_with
+from tests.unit.runtime.worlds import looked_at, until, world_with
 from tests.world import TOPICS, running
 
 
@@ -45,6 +45,33 @@ async def test_fast_workers_get_what_they_work_off_and_slow_ones_hoard_nothing()
         assert min(gained[:4]) >= 20 * max(gained[4:])
         # These workers wait for the answer (1 ms) before they go on: 11 ms for a record.
         assert min(gained[:4]) >= 0.95 * 15 / 0.011
+
+
+@virtual
+async def test_a_cold_first_record_does_not_make_a_fast_member_slow() -> None:
+    """Four programs without work; in one of them the first record took 1.57 ms."""
+    world = world_with(400_000)
+    async with running(world) as coordinator:
+        members = [await world.joined(coordinator, f"m{n}") for n in range(4)]
+
+        async def work(member: FakeMember, first_us: int) -> None:
+            busy_us = first_us
+            while True:
+                taken = [await member.next_delivery(timeout_s=1e9), *member.deliveries]
+                member.deliveries.clear()
+                words = (member.acknowledge(each, busy_us=busy_us) for each in taken)
+                await asyncio.gather(*words)
+                busy_us = 1
+
+        works = [work(m, us) for m, us in zip(members, [1, 1, 1, 1_570], strict=True)]
+        tasks = [asyncio.create_task(each) for each in works]
+        await until(lambda: sum(m.received for m in members) >= 150_000, step_s=0.001)
+        before = [member.received for member in members]
+        await until(lambda: sum(m.received for m in members) >= 390_000, step_s=0.001)
+        gained = [m.received - b for m, b in zip(members, before, strict=True)]
+        for task in tasks:
+            task.cancel()
+    assert jain_index(gained) >= 0.95
 
 
 @pytest.mark.parametrize("batch_s", [0.15, 0.3, 0.9])

@@ -32,6 +32,7 @@ from sharecoord.testing.virtual_time import virtual
 from sharecoord.wire import share_service_pb2 as service
 from tests.raw_batches import Rec, batch
 from tests.unit.runtime.fleets import joined_fleet
+from tests.unit.runtime.test_lanes import LANE, lane_world, selection
 from tests.unit.runtime.worlds import accept, counts, looked_at, now_s, offsets, world_with
 from tests.world import running
 
@@ -207,6 +208,16 @@ async def test_in_a_group_with_order_by_key_all_comes_as_columns() -> None:
     world = world_with(20, ordering="key")
     async with world.one_member(max_poll_records=20, opens=ALL) as (_, member):
         assert set(forms(*await member.take(20))) == {0}
+
+
+@virtual
+async def test_redriven_letters_come_as_columns_and_wait_for_no_batch() -> None:
+    world = lane_world(20, scheduled_delivery="false")
+    async with world.one_member(max_poll_records=15, opens=ALL) as (coordinator, member):
+        await coordinator.lanes.redrive("g", [selection(world, (0, 19))], run_id="r")
+        assert set(forms(*await member.take(15))) == {0}
+        lane = coordinator.groups["g"].partitions[(LANE, 0)]
+        assert not lane.opens(member.joined_session), "nothing is waited for"
 
 
 @virtual

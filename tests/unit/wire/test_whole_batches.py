@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -63,7 +62,7 @@ def whole_of(slices: Iterable[Slice], ranges: Iterable[AcquiredRange]) -> Sequen
     """All batches with some of the records, however few these are."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(forms, "UNWANTED_MAX", 1 << 60)
-        return forms.whole_batches(KEY, slices, ranges, ALL, opened=False)
+        return forms.whole_batches(slices, ranges, ALL, opened=False)
 
 
 def sent(delivery: Delivery) -> types.RecordBatch:
@@ -150,9 +149,9 @@ def acquired_of(chunk: BatchChunk, *spans: tuple[int, int]) -> tuple[list[Slice]
 def test_every_compression_goes_to_a_member_that_names_it(compression: int) -> None:
     (chunk,) = log_of(batch(recs(0, 1, 2), codec=compression))
     slices, ranges = acquired_of(chunk, (0, 2))
-    (found,) = forms.whole_batches(KEY, slices, ranges, {compression}, opened=False)
+    (found,) = forms.whole_batches(slices, ranges, {compression}, opened=False)
     assert (found.compression, found.records) == (compression, 3)
-    assert forms.whole_batches(KEY, slices, ranges, ALL - {compression}, opened=False) == ()
+    assert forms.whole_batches(slices, ranges, ALL - {compression}, opened=False) == ()
     seen = told(sent(delivery_of(slices, ranges, [found])))
     assert [row[2:5] for row in seen] == [(i, None, b"v%d" % i) for i in range(3)]
 
@@ -168,7 +167,7 @@ def test_aborted_transactions_and_markers_never_come() -> None:
     (chunk,) = chunks
     slices, _ = acquired_of(chunk, (0, 6))
     ranges = [AcquiredRange(0, 1, 1, 7, 0), AcquiredRange(5, 6, 1, 8, 0)]
-    whole = forms.whole_batches(KEY, slices, ranges, ALL, opened=False)
+    whole = forms.whole_batches(slices, ranges, ALL, opened=False)
     assert [(each.first, each.last) for each in whole] == [(0, 1), (5, 6)]
     assert [row[2] for row in told(sent(delivery_of(slices, ranges, whole)))] == [0, 1, 5, 6]
 
@@ -180,7 +179,7 @@ def test_a_batch_without_some_records_needs_deltas_only_where_ranges_cover_the_g
     covering = [AcquiredRange(0, 4, 1, 7, 0)]
     for ranges, deltas in ((named, []), (covering, [0, 1, 4])):
         found = sent(
-            delivery_of(slices, ranges, forms.whole_batches(KEY, slices, ranges, ALL, opened=False))
+            delivery_of(slices, ranges, forms.whole_batches(slices, ranges, ALL, opened=False))
         )
         assert list(found.offset_deltas) == deltas
         assert [row[2] for row in told(found)] == [0, 1, 4]
@@ -190,7 +189,7 @@ def test_names_of_headers_come_in_their_order_and_as_text() -> None:
     headers = [("a", b"1"), ("a", None), ("x\udcff", b""), ("ключ", b"2")]
     (chunk,) = log_of(batch(recs(0, headers=headers), codec=4))
     slices, ranges = acquired_of(chunk, (0, 0))
-    whole = forms.whole_batches(KEY, slices, ranges, ALL, opened=False)
+    whole = forms.whole_batches(slices, ranges, ALL, opened=False)
     (seen,) = told(sent(delivery_of(slices, ranges, whole)))
     assert seen[5] == [("a", b"1"), ("a", None), ("x\\xff", b""), ("ключ", b"2")]
 
@@ -202,17 +201,16 @@ def test_names_of_headers_come_in_their_order_and_as_text() -> None:
 def test_half_of_the_records_must_be_wanted(wanted: int, is_whole: bool) -> None:
     (chunk,) = log_of(batch(recs(*range(10)), codec=3))
     slices, ranges = acquired_of(chunk, (0, wanted - 1))
-    assert bool(forms.whole_batches(KEY, slices, ranges, ALL, opened=False)) == is_whole
+    assert bool(forms.whole_batches(slices, ranges, ALL, opened=False)) == is_whole
 
 
-def test_records_that_come_again_and_dead_letters_come_as_columns() -> None:
+def test_records_that_come_again_come_as_columns() -> None:
     (chunk,) = log_of(batch(recs(0, 1)))
     slices, ranges = acquired_of(chunk, (0, 1))
     again = [AcquiredRange(0, 0, 1, 7, 0), AcquiredRange(1, 1, 2, 8, 0)]
-    assert forms.whole_batches(KEY, slices, again, ALL, opened=False) == ()
-    assert forms.whole_batches(replace(KEY, lane="orders"), slices, ranges, ALL, opened=False) == ()
-    assert forms.whole_batches(KEY, slices, ranges, frozenset(), opened=False) == ()
-    assert len(forms.whole_batches(KEY, slices, ranges, ALL, opened=False)) == 1
+    assert forms.whole_batches(slices, again, ALL, opened=False) == ()
+    assert forms.whole_batches(slices, ranges, frozenset(), opened=False) == ()
+    assert len(forms.whole_batches(slices, ranges, ALL, opened=False)) == 1
 
 
 def test_uncompressed_batches_go_whole_if_they_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,7 +219,7 @@ def test_uncompressed_batches_go_whole_if_they_are_large(monkeypatch: pytest.Mon
     slices, ranges = acquired_of(chunk, (0, 3))
     for least, is_whole in ((sum(sizes) // 2, True), (sum(sizes) // 2 + 1, False)):
         monkeypatch.setattr(forms, "BYTES_MIN", least)
-        assert bool(forms.whole_batches(KEY, slices, ranges, ALL, opened=False)) == is_whole
+        assert bool(forms.whole_batches(slices, ranges, ALL, opened=False)) == is_whole
 
 
 def test_small_compressed_batches_go_whole_if_nobody_opens_them_here(
@@ -231,7 +229,7 @@ def test_small_compressed_batches_go_whole_if_nobody_opens_them_here(
     (chunk,) = log_of(batch(recs(0, 1), codec=3))
     slices, ranges = acquired_of(chunk, (0, 1))
     for opened in (False, True):
-        found = forms.whole_batches(KEY, slices, ranges, ALL, opened=opened)
+        found = forms.whole_batches(slices, ranges, ALL, opened=opened)
         assert len(found) == (not opened)
 
 
@@ -240,18 +238,15 @@ def test_a_batch_in_two_chunks_goes_once_and_one_that_was_rewritten_not_at_all()
     (first,), (second,) = log_of(data), log_of(data, start=2)
     ranges = [AcquiredRange(0, 3, 1, 7, 0)]
     slices = [Slice(first, 0, 2), Slice(second, 0, 2)]
-    (found,) = forms.whole_batches(KEY, slices, ranges, ALL, opened=False)
+    (found,) = forms.whole_batches(slices, ranges, ALL, opened=False)
     assert [row[2] for row in told(sent(delivery_of(slices, ranges, [found])))] == [0, 1, 2, 3]
     (rewritten,) = log_of(batch(recs(1, 2, 3), base=1), start=2)
-    assert (
-        forms.whole_batches(KEY, [slices[0], Slice(rewritten, 0, 2)], ranges, ALL, opened=False)
-        == ()
-    )
+    assert forms.whole_batches([slices[0], Slice(rewritten, 0, 2)], ranges, ALL, opened=False) == ()
 
 
 def test_what_the_coordinator_decides_opens_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     (chunk,) = log_of(batch(recs(0, 1, 2), codec=4), batch(recs(3, 4, 5), codec=3))
     slices, ranges = acquired_of(chunk, (0, 5))
     monkeypatch.setattr(OpenBatches, "records", None)
-    whole = forms.whole_batches(KEY, slices, ranges, ALL, opened=False)
+    whole = forms.whole_batches(slices, ranges, ALL, opened=False)
     assert len(sent(delivery_of(slices, ranges, whole)).whole_batches) == 2
