@@ -38,6 +38,8 @@ class Script(Replays):
         super().__init__(world)
         self.runs = 0
         """Redrives so far."""
+        self.sources = self.world.partitions
+        """Partitions from which letters come; those that are added later have none."""
         self._numbers = itertools.count()
 
     # -- members at work ------------------------------------------------------------------------
@@ -436,11 +438,9 @@ class Script(Replays):
         if not self.world.has_keys:
             return selection
         # A letter comes from one partition of a topic, whenever it is redriven.
-        source = runs[0][0] // LETTERS_SIDE_BY_SIDE % self.world.partitions
+        source = runs[0][0] // LETTERS_SIDE_BY_SIDE % self.sources
         every = (at for first, last in runs for at in range(first, last + 1))
-        chosen = [
-            at for at in every if at // LETTERS_SIDE_BY_SIDE % self.world.partitions == source
-        ]
+        chosen = [at for at in every if at // LETTERS_SIDE_BY_SIDE % self.sources == source]
         known = self.world.log.known.keys.get((topic_id, partition), {})
         return replace(
             selection,

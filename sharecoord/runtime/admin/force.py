@@ -30,6 +30,7 @@ from sharecoord.core.window.window import RangeState
 from sharecoord.errors import (
     InvalidRequestError,
     StoreOutcomeUnknownError,
+    StoreUnavailableError,
 )
 from sharecoord.eventlog.ranges import RangeChange, changes_of
 from sharecoord.eventlog.schema import RangeEvent
@@ -108,6 +109,7 @@ class ForceCommands(GroupAccess):
             InvalidRequestError: The range is not in the log, or too long.
             KafkaUnavailableError: Where the log ends is not known.
             LimitExceededError: Too much is to be passed over.
+            StoreUnavailableError: The log was cut just now.
         """
         _check_range(first_offset, last_offset)
         group, _ = await self._existing(group_id)
@@ -135,6 +137,7 @@ class ForceCommands(GroupAccess):
 
     async def _force(self, key: PartitionKey, change: ForcedChange, by: str) -> None:
         store, caller = self._context.store, self._context.caller
+        self._check_log(key)
         try:
             if not await caller.call(store.change_partition, key, change):
                 raise no_share_partition(key.group_id, key.topic, key.partition)
@@ -148,6 +151,23 @@ class ForceCommands(GroupAccess):
         changed = [(e.first_offset, e.last_offset) for e in change.results if e.changed]
         said = change.action.value
         log.info("records forced", partition=key, action=said, offsets=changed, by=by)
+
+    def _check_log(self, key: PartitionKey) -> None:
+        """Refuses a share-partition whose log was cut just now.
+
+        What is stored would be void with the former records, though it was said of the new ones.
+
+        Raises:
+            StoreUnavailableError: It was; the next load stores that.
+        """
+        group = self._coordinator.groups.get(key.group_id)
+        actor = None if group is None else group.actor_of(key)
+        if actor is not None and actor.log.diverged is not None:
+            raise StoreUnavailableError(
+                f"the log of {key.topic}[{key.partition}] was cut just now, and its state is being "
+                "loaded anew; look at the records again, then repeat the command",
+                retry_after_ms=500,
+            )
 
     async def _key_of(self, group_id: str, place: tuple[str, int]) -> PartitionKey:
         for row in await self._log_rows(group_id):

@@ -256,6 +256,8 @@ class LogFollower:
         self._part.commit(partition.decide_log_start(log_start_offset))
         self.books.parking.log_start_moved(partition)
         self.recount()
+        # What was read ahead may have been the last records before a gap that is proven already.
+        self.skip_gap()
 
     def ends_at(self, log_end: int) -> None:
         """The log was found to end here.

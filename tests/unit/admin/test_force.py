@@ -17,12 +17,14 @@ from sharecoord.errors import (
     LimitExceededError,
     SharecoordError,
     StoreOutcomeUnknownError,
+    StoreUnavailableError,
     UnknownTopicOrPartitionError,
 )
 from sharecoord.eventlog.schema import EventKind
 from sharecoord.runtime.admin.force import ForcedRange
 from sharecoord.runtime.admin.in_flight import PartitionName
 from sharecoord.runtime.kernel.context import Limits
+from sharecoord.runtime.partition.log import Divergence
 from sharecoord.store.book_entries import CHECKPOINT
 from sharecoord.testing.harness import FakeMember
 from tests.unit.admin.support import Bench, virtual
@@ -39,6 +41,19 @@ async def force(
 ) -> list[ForcedRange]:
     span = first, max(first, last)
     return await bench.admin.force_records("g", ORDERS, *span, action, dry_run=dry_run)
+
+
+@virtual
+async def test_nothing_is_forced_while_a_cut_of_the_log_is_not_stored(bench: Bench) -> None:
+    """The load that comes would void what was said of the new records."""
+    await holding(bench)
+    actor = actor_of(bench.coordinator, "orders")
+    actor.log.diverged = Divergence(actor.state_epoch, 1, 50)
+    with pytest.raises(StoreUnavailableError, match="was cut just now") as refused:
+        await force(bench, SKIP, 60, 70)
+    assert refused.value.retriable
+    actor.log.diverged = None
+    assert await force(bench, SKIP, 60, 70)
 
 
 async def holding(bench: Bench, **settings: str) -> FakeMember:

@@ -8,7 +8,7 @@ import itertools
 import pytest
 
 from sharecoord.core.states import AcknowledgeType
-from sharecoord.runtime.coordinator import Coordinator
+from sharecoord.runtime.coordinator import LOG_START_INTERVAL_S, Coordinator
 from sharecoord.runtime.kernel.budget import GroupBudget, MemoryBudget
 from sharecoord.runtime.partition.record_cache import RecordCache
 from sharecoord.testing.fake_log import FakeRecord, build_chunk
@@ -168,6 +168,18 @@ async def test_a_log_start_beyond_the_position_goes_on_there() -> None:
         member.joined_group.dispatcher.wake_all()
         (delivery,) = await member.take(30)
         assert offsets(delivery) == list(range(20, 50))
+
+
+@virtual
+async def test_a_log_start_beyond_all_records_goes_on_behind_the_markers() -> None:
+    """What was read ahead is gone, and nothing comes that would say so again."""
+    world = world_with(10)
+    world.log.skip("orders", 3)
+    async with world.one_member(max_poll_records=50, credit=0):
+        await asyncio.sleep(1)
+        world.log.move_log_start("orders", 11)
+        await asyncio.sleep(LOG_START_INTERVAL_S + 1)
+        assert world.start_offset("g", "orders") == 13
 
 
 @virtual
