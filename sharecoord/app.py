@@ -407,7 +407,7 @@ class Application:
 
     def _watch_files(self, watch: FileWatch) -> None:
         """Looks again and again at the files that are read again when they change."""
-        self.board.file_problems = watch.problems
+        self.board.file_problems = self._security_parts.problems
         pair = self._pair
         if pair is not None:
             watch.add(pair)

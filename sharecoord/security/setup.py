@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, Final
 
 from sharecoord.config.process import ProcessConfig
@@ -16,6 +16,7 @@ from sharecoord.security.tokens import read_tokens
 
 RULES: Final = "security.rules.file"
 TOKENS: Final = "security.tokens.file"
+KEYS: Final = "security.oidc.jwks"
 
 
 class Security:
@@ -35,6 +36,7 @@ class Security:
         self.watch = FileWatch()
         self.loops: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {"files": self.watch.run}
         """What has to run all the time, by name."""
+        self._remote_problem: Callable[[], str] | None = None
         self.guard = Guard(_rules(config, self.watch), audit, coordinator_id=coordinator_id)
         security = config.security
         tokens = None
@@ -56,6 +58,13 @@ class Security:
         )
         self.guard.holds = self.authenticator.holds
 
+    def problems(self) -> Iterable[tuple[str, str]]:
+        """By settings: why what is there now is not in force; "" = it is."""
+        found = list(self.watch.problems())
+        if self._remote_problem is not None:
+            found.append((KEYS, self._remote_problem()))
+        return found
+
     def _oidc(self, config: ProcessConfig) -> Any:
         # As above: PyJWT loads it.
         from sharecoord.security.oidc import Oidc
@@ -65,6 +74,7 @@ class Security:
         keys = keys_of(security.oidc_jwks, security.oidc_jwks_ca_file)
         if isinstance(keys, RemoteKeys):
             self.loops["oidc-keys"] = keys.run
+            self._remote_problem = lambda: keys.problem
         else:
             self.watch.add(keys.files)
         return Oidc(

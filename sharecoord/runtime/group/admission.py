@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import Final
 
 import structlog
@@ -131,14 +132,16 @@ class Admission:
         """Sends members away whose credentials have ended, or whom the rules do not let stay."""
         rules = self._guard.rules
         is_other, self._seen = rules is not self._seen, rules
+        # Thousands of members are of a few principals, who are asked about once.
+        holds, records_each = cache(self._guard.holds), cache(self._guard.quotas.records_each)
         for group in list(self._groups.values()):
             for session in list(group.sessions.values()):
                 caller = session.caller
                 if caller is None:
                     continue
                 if rules.quotas or is_other:
-                    session.records_max = self._guard.quotas.records_each(caller.principal)
-                if is_other or not self._guard.holds(caller.identity):
+                    session.records_max = records_each(caller.principal)
+                if is_other or not holds(caller.identity):
                     self._look_at(group, session, caller)
 
     def _look_at(self, group: GroupActor, session: Session, caller: Caller) -> None:
