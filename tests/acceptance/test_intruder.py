@@ -10,6 +10,7 @@ import base64
 import hashlib
 import json
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -115,10 +116,10 @@ class Place(NamedTuple):
             error: Any = raised
             return error.code(), error.details()
 
-    def refusals(self) -> int:
-        """How many refusals the trail has."""
+    def refusals(self, reason: str) -> int:
+        """How many refusals for this reason the trail has."""
         lines = map(json.loads, self.trail.read_text().splitlines())
-        return sum(line["outcome"] == "refused" for line in lines)
+        return sum((line["outcome"], line.get("reason")) == ("refused", reason) for line in lines)
 
 
 def _answer_type(method: str) -> Any:
@@ -285,7 +286,7 @@ def test_an_intruder_gets_nothing_of_a_group(place: Place, who: str) -> None:
     if shown == "JWT":
         shown = f"Bearer {place.keys.token()}"
     state_before = _state(place)
-    refused_before, expected = place.refusals(), 0
+    refused_before, expected = place.refusals("AUTHORIZATION_FAILED"), 0
     for method, request in requests(place, GROUP).items():
         code, answer = place.ask(method, request, shown)
         name = method.rpartition("/")[2]
@@ -302,8 +303,10 @@ def test_an_intruder_gets_nothing_of_a_group(place: Place, who: str) -> None:
             assert "may not" in answer or "another principal's" in answer, (method, answer)
     code, answer = place.consume(GROUP, shown)
     assert code is DENIED, answer
-    eventually(lambda: place.refusals() >= refused_before + expected + 1, DEADLINE_S)
-    assert place.refusals() == refused_before + expected + 1
+    eventually(
+        lambda: place.refusals("AUTHORIZATION_FAILED") >= refused_before + expected + 1, DEADLINE_S
+    )
+    assert place.refusals("AUTHORIZATION_FAILED") == refused_before + expected + 1
     assert _state(place) == state_before
 
 
@@ -400,13 +403,13 @@ def _foreign(keys: Keys) -> str:
 
 
 def test_no_bad_credential_gets_anybody_in(place: Place) -> None:
-    refused_before = place.refusals()
+    refused_before = place.refusals("UNAUTHENTICATED")
     tried = bad_credentials(place.keys)
     for what, shown in tried.items():
         code, answer = place.ask(ADMIN + "ListGroups", admin.ListGroupsRequest(), shown)
         assert code is UNKNOWN, (what, code, answer)
         assert shown not in str(answer)
-    eventually(lambda: place.refusals() >= refused_before + len(tried), DEADLINE_S)
+    eventually(lambda: place.refusals("UNAUTHENTICATED") >= refused_before + len(tried), DEADLINE_S)
     good = f"Bearer {place.keys.token()}"
     assert place.ask(ADMIN + "ListGroups", admin.ListGroupsRequest(), good)[0] is (
         grpc.StatusCode.OK
@@ -419,6 +422,25 @@ def test_a_token_of_a_megabyte_is_not_read(place: Place) -> None:
     assert code in (UNKNOWN, grpc.StatusCode.RESOURCE_EXHAUSTED)
     code, _ = place.ask(ADMIN + "ListGroups", admin.ListGroupsRequest(), bearer("operator"))
     assert code is grpc.StatusCode.OK
+
+
+def test_a_thousand_bad_passwords_at_a_time_hold_nobody_up(place: Place) -> None:
+    """Those who wait for their refusal are few; a good token of the same address never waits."""
+    call = place.channel.unary_unary(
+        ADMIN + "ListGroups",
+        request_serializer=lambda message: message.SerializeToString(),
+        response_deserializer=admin.ListGroupsResponse.FromString,
+    )
+    shown = (("authorization", basic("operator", "guess")),)
+    guesses: Any = [
+        call.future(admin.ListGroupsRequest(), metadata=shown, timeout=DEADLINE_S)
+        for _ in range(1_000)
+    ]
+    code, answer = place.ask(ADMIN + "ListGroups", admin.ListGroupsRequest(), bearer("operator"))
+    assert code is grpc.StatusCode.OK, answer
+    found = Counter(guess.code() for guess in guesses)
+    assert set(found) <= {UNKNOWN, grpc.StatusCode.RESOURCE_EXHAUSTED}
+    assert found[grpc.StatusCode.RESOURCE_EXHAUSTED] > 900
 
 
 def test_no_secret_is_in_the_trail_or_the_log(place: Place) -> None:
