@@ -31,6 +31,7 @@ from tests.certificates import Authority
 from tests.support import KafkaUnderTest, eventually, unique_name
 
 DENIED, UNKNOWN = grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED
+DENIAL = "AUTHORIZATION_FAILED"
 SHARE, ADMIN = "/sharecoord.v1.ShareService/", "/sharecoord.v1.AdminService/"
 ISSUER, AUDIENCE = "https://issuer.test", "sharecoord"
 GROUP, OTHERS = "mine", "others"
@@ -286,7 +287,7 @@ def test_an_intruder_gets_nothing_of_a_group(place: Place, who: str) -> None:
     if shown == "JWT":
         shown = f"Bearer {place.keys.token()}"
     state_before = _state(place)
-    refused_before, expected = place.refusals("AUTHORIZATION_FAILED"), 0
+    refused_before, expected = place.refusals(DENIAL), 0
     for method, request in requests(place, GROUP).items():
         code, answer = place.ask(method, request, shown)
         name = method.rpartition("/")[2]
@@ -303,10 +304,8 @@ def test_an_intruder_gets_nothing_of_a_group(place: Place, who: str) -> None:
             assert "may not" in answer or "another principal's" in answer, (method, answer)
     code, answer = place.consume(GROUP, shown)
     assert code is DENIED, answer
-    eventually(
-        lambda: place.refusals("AUTHORIZATION_FAILED") >= refused_before + expected + 1, DEADLINE_S
-    )
-    assert place.refusals("AUTHORIZATION_FAILED") == refused_before + expected + 1
+    eventually(lambda: place.refusals(DENIAL) >= refused_before + expected + 1, DEADLINE_S)
+    assert place.refusals(DENIAL) == refused_before + expected + 1
     assert _state(place) == state_before
 
 

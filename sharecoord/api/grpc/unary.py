@@ -28,6 +28,7 @@ from sharecoord.runtime.group import acknowledge_for
 from sharecoord.runtime.group.actor import GroupActor
 from sharecoord.runtime.member.session import Session
 from sharecoord.runtime.partition.collector import Collector
+from sharecoord.security.actions import Action
 from sharecoord.security.principals import Caller
 from sharecoord.wire import codec
 from sharecoord.wire import share_service_pb2 as service
@@ -130,9 +131,12 @@ class UnaryCalls:
         self, request: MemberRequest, caller: Caller, call: str
     ) -> tuple[GroupActor, Session]:
         """The session of a call; every call is a sign of life."""
-        group = await self._coordinator.groups.existing(check_group_id(request.group_id))
+        groups, group_id = self._coordinator.groups, check_group_id(request.group_id)
+        # First: who may not consume is not told whether there is such a group, or such a member.
+        groups.admission.check_call(caller, group_id, Action.CONSUME, call)
+        group = await groups.existing(group_id)
         session = group.session(check_member_id(request.member_id), request.member_epoch)
-        self._coordinator.groups.admission.recognise(session, caller, call)
+        groups.admission.recognise(session, caller, call)
         group.polled(session)
         if isinstance(session.channel, PolledChannel) or session.channel is None:
             group.expire_later(session)
@@ -229,9 +233,11 @@ class UnaryCalls:
             group, session = await self._member(request, caller, "Acknowledge")
             group.acknowledge(session, items, Collector(answer))
         else:
-            group = await self._coordinator.groups.existing(check_group_id(request.group_id))
+            # In the name of a member that may be gone.
+            groups, group_id = self._coordinator.groups, check_group_id(request.group_id)
+            groups.admission.check_call(caller, group_id, Action.SETTLE, "Acknowledge")
+            group = await groups.existing(group_id)
             member_id = check_member_id(request.member_id)
-            self._coordinator.groups.admission.check_settle(caller, group.group_id)
             acknowledge_for.check_allowed(group.config, member_id)
             acknowledge_for.acknowledge_for(group, member_id, items, Collector(answer))
         results = await done

@@ -84,16 +84,16 @@ class Admission:
             self.refused(caller, "Subscribe", session.group_id, error)
             raise
 
-    def check_settle(self, caller: Caller, group_id: str) -> None:
-        """Lets a caller acknowledge in the name of a member that may be gone.
+    def check_call(self, caller: Caller, group_id: str, action: Action, call: str) -> None:
+        """Lets a caller do something with a group that may be there.
 
         Raises:
             UnauthorizedError: The rules do not let it.
         """
         try:
-            self._guard.check(caller, [(Action.SETTLE, group_resource(group_id))])
+            self._guard.check(caller, [(action, group_resource(group_id))])
         except SharecoordError as error:
-            self.refused(caller, "Acknowledge", group_id, error)
+            self.refused(caller, call, group_id, error)
             raise
 
     def recognise(self, session: Session, caller: Caller, call: str) -> None:

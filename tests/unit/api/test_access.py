@@ -279,6 +279,19 @@ async def test_nobody_takes_over_the_member_of_another_principal(served: Served)
     mine.cancel()
 
 
+async def test_who_may_not_consume_is_not_told_which_groups_there_are(served: Served) -> None:
+    await served.joined("worker", "m")
+    method = "/sharecoord.v1.ShareService/Heartbeat"
+    answers = set()
+    for group, member in (("g", "m"), ("g", "other"), ("nowhere", "m")):
+        request = share.HeartbeatRequest(group_id=group, member_id=member, member_epoch=1)
+        call = served.ask("stranger", method, request, share.HeartbeatResponse)
+        code, _, text = await refusal_of(call)
+        answers.add((code, text.replace(f"group:{group}", "GROUP")))
+    assert len(answers) == 1
+    assert answers.pop()[0] is DENIED
+
+
 async def test_acknowledging_in_a_members_name_needs_a_right_of_its_own(served: Served) -> None:
     await served.joined("worker", "m")
     request = share.AcknowledgeRequest(group_id="g", member_id="m")
