@@ -72,7 +72,7 @@ def test_outcomes_tell_refusals_from_failures() -> None:
 
 def security_of(**settings: object) -> Security:
     flags = {name.replace("__", "."): value for name, value in settings.items()}
-    return Security(load(None, {"HOME": "/root"}, flags), None, "c1")
+    return Security(load(None, {}, {"store.url": "memory:", **flags}), None, "c1")
 
 
 async def test_without_settings_everybody_gets_in_and_may_do_everything() -> None:
