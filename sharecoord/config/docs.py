@@ -138,6 +138,19 @@ def table(header: str, rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def between(text: str, begin: str, end: str, tables: str) -> str:
+    """A page with these tables between its marks, in place of what stands there.
+
+    Raises:
+        ValueError: The marks are not in it.
+    """
+    head, found, rest = text.partition(begin)
+    _, closed, tail = rest.partition(end)
+    if not found or not closed:
+        raise ValueError(f"the marks {begin} and {end} are missing")
+    return f"{head}{begin}\n\n{tables}\n{end}{tail}"
+
+
 def write_or_check(
     module: str, output: Path, render_from: Callable[[str], str], arguments: Sequence[str] | None
 ) -> int:

@@ -14,7 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from sharecoord.config.docs import table, write_or_check
+from sharecoord.config.docs import between, table, write_or_check
 from sharecoord.eventlog import schema as events
 from sharecoord.eventlog.schema import COLUMNS, SCHEMA_VERSION, EventKind, GroupEvent, RangeEvent
 
@@ -62,11 +62,7 @@ def filled(text: str) -> str:
     Raises:
         ValueError: The marks are not in it.
     """
-    head, begin, rest = text.partition(BEGIN)
-    _, end, tail = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"the marks {BEGIN} and {END} are missing")
-    return f"{head}{BEGIN}\n\n{render()}\n{END}{tail}"
+    return between(text, BEGIN, END, render())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

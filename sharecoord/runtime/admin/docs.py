@@ -12,7 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
 
-from sharecoord.config.docs import table, write_or_check
+from sharecoord.config.docs import between, table, write_or_check
 from sharecoord.runtime.admin.operators import DEAD_LETTER_TOPIC, EACH, EXPORT_GROUP, NEEDS
 from sharecoord.security.actions import MEANINGS, group
 from sharecoord.security.guard import Need
@@ -74,11 +74,7 @@ def filled(text: str) -> str:
     Raises:
         ValueError: The marks are not in it.
     """
-    head, begin, rest = text.partition(BEGIN)
-    _, end, tail = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"the marks {BEGIN} and {END} are missing")
-    return f"{head}{BEGIN}\n\n{render()}\n{END}{tail}"
+    return between(text, BEGIN, END, render())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
