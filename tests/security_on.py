@@ -18,8 +18,8 @@ from sharecoord.devenv.security import rules_text
 from sharecoord.security.audit import AuditLog
 from sharecoord.security.files import WatchedFiles
 from sharecoord.security.guard import Guard
+from sharecoord.security.rules import SETTING as RULES
 from sharecoord.security.rules import Rules, read_rules
-from sharecoord.security.setup import RULES
 
 VARIABLE: Final = "SHARECOORD_TEST_SECURITY"
 IS_ON: Final = os.environ.get(VARIABLE, "off") == "on"

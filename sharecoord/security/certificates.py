@@ -23,8 +23,6 @@ IDENTITIES_KEPT: Final = 4_096
 """Identities that are kept by their certificates, the latest used: some 8 MB. A call of gRPC shows
 its connection's certificate again, and to read one takes longer than all else of a small call."""
 
-DAY_MS: Final = 86_400_000
-
 
 class CertificateNames:
     """Makes identities of clients' certificates."""
@@ -86,24 +84,6 @@ _KINDS: Final[
     CertificateName.DNS: x509.DNSName,
     CertificateName.EMAIL: x509.RFC822Name,
 }
-
-
-def end_ms(pem: bytes) -> int:
-    """Unix time at which a chain's first certificate ends: the one that belongs to the key.
-
-    Raises:
-        ValueError: It is no certificate.
-    """
-    return _unix_ms(x509.load_pem_x509_certificate(pem).not_valid_after_utc)
-
-
-def days_left(pem: bytes, now_ms: int) -> float:
-    """Days until a chain's first certificate ends; negative once it has ended.
-
-    Raises:
-        ValueError: It is no certificate.
-    """
-    return (end_ms(pem) - now_ms) / DAY_MS
 
 
 def _unix_ms(at: datetime) -> int:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 from sharecoord.errors import (
     QuotaExceededError,
@@ -50,8 +51,8 @@ class Guard:
         self._audit = audit
         self._coordinator_id = coordinator_id
         self.now_ms = now_ms
-        self.holds: Callable[[Identity], bool] = lambda identity: True
-        """Whether an identity that was proven may go on: `Authenticator.holds`."""
+        self.holds: Callable[[Identity], bool] | None = None
+        """Whether an identity that was proven may go on; None = nothing ends here."""
         self.quotas = Quotas(self._quota_of, now_s)
 
     @property
@@ -98,7 +99,7 @@ class Guard:
             UnauthenticatedError: Its credentials have ended, or were revoked.
             UnauthorizedError: The rules do not let it any more.
         """
-        if not self.holds(caller.identity):
+        if self.holds is not None and not self.holds(caller.identity):
             raise UnauthenticatedError(
                 f"the credentials of {caller.principal} have ended or were revoked: connect again "
                 "with new ones"
@@ -147,12 +148,14 @@ class Guard:
             )
         )
 
-    def tell_refusal(
-        self, caller: Caller, call: str, error: SharecoordError, resources: Sequence[str] = ()
-    ) -> None:
-        """Writes a line if the error means that the caller may not."""
-        if isinstance(error, REFUSALS):
-            self.tell(caller, call, error, resources=resources)
+    @contextmanager
+    def telling(self, caller: Caller, call: str, *resources: Resource) -> Iterator[None]:
+        """Writes a line if an error is raised inside that means that the caller may not."""
+        try:
+            yield
+        except REFUSALS as error:
+            self.tell(caller, call, error, resources=list(map(str, resources)))
+            raise
 
 
 def refusal(

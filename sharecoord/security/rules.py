@@ -221,7 +221,7 @@ def read_rules(content: bytes) -> Rules:
     parts = {key: node for key, _, node in _FILE.entries(document, ("rules", "quotas"), "the file")}
     if "rules" not in parts:
         raise InvalidConfigError(
-            "security.rules.file has no `rules:`, so nobody would be allowed anything; "
+            f"{SETTING} has no `rules:`, so nobody would be allowed anything; "
             "`rules: []` says that on purpose"
         )
     return Rules(
@@ -251,7 +251,9 @@ def _rule(node: yaml.Node) -> Rule:
 _RULE_KEYS: Final = ("allow", "deny", "principals", "resources")
 _ACTIONS: Final = frozenset(each.value for each in Action)
 _KINDS: Final = frozenset(each.value for each in Kind)
-_FILE: Final = Nodes("security.rules.file")
+SETTING: Final = "security.rules.file"
+
+_FILE: Final = Nodes(SETTING)
 
 
 def _check_meaning(

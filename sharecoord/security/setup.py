@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from typing import Any, Final
+from typing import Any
 
 from sharecoord.config.process import ProcessConfig
 from sharecoord.security.audit import AuditLog
@@ -11,12 +11,10 @@ from sharecoord.security.authenticator import Authenticator
 from sharecoord.security.files import FileWatch, WatchedFiles
 from sharecoord.security.guard import Guard
 from sharecoord.security.principals import unix_ms
+from sharecoord.security.rules import SETTING as RULES
 from sharecoord.security.rules import Rules, read_rules
+from sharecoord.security.tokens import SETTING as TOKENS
 from sharecoord.security.tokens import read_tokens
-
-RULES: Final = "security.rules.file"
-TOKENS: Final = "security.tokens.file"
-KEYS: Final = "security.oidc.jwks"
 
 
 class Security:
@@ -36,7 +34,7 @@ class Security:
         self.watch = FileWatch()
         self.loops: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {"files": self.watch.run}
         """What has to run all the time, by name."""
-        self._remote_problem: Callable[[], str] | None = None
+        self._remote_problem: Callable[[], tuple[str, str]] | None = None
         self.guard = Guard(_rules(config, self.watch), audit, coordinator_id=coordinator_id)
         security = config.security
         tokens = None
@@ -56,17 +54,19 @@ class Security:
             # With rules it is they that say what `User:anonymous` may do.
             must_prove=config.knows_clients and not security.rules_file,
         )
-        self.guard.holds = self.authenticator.holds
+        if config.knows_clients:
+            self.guard.holds = self.authenticator.holds
 
     def problems(self) -> Iterable[tuple[str, str]]:
         """By settings: why what is there now is not in force; "" = it is."""
         found = list(self.watch.problems())
         if self._remote_problem is not None:
-            found.append((KEYS, self._remote_problem()))
+            found.append(self._remote_problem())
         return found
 
     def _oidc(self, config: ProcessConfig) -> Any:
         # As above: PyJWT loads it.
+        from sharecoord.security.keys import SETTING
         from sharecoord.security.oidc import Oidc
         from sharecoord.security.remote_keys import RemoteKeys, keys_of
 
@@ -74,7 +74,7 @@ class Security:
         keys = keys_of(security.oidc_jwks, security.oidc_jwks_ca_file)
         if isinstance(keys, RemoteKeys):
             self.loops["oidc-keys"] = keys.run
-            self._remote_problem = lambda: keys.problem
+            self._remote_problem = lambda: (SETTING, keys.problem)
         else:
             self.watch.add(keys.files)
         return Oidc(

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from sharecoord.api.grpc.calls import ServicerContext, host_of
-from sharecoord.errors import SharecoordError, UnauthenticatedError
+from sharecoord.errors import UnauthenticatedError
 from sharecoord.security.authenticator import Authenticator
 from sharecoord.security.guard import Guard
 from sharecoord.security.principals import Caller, Credentials
@@ -48,14 +48,11 @@ class Access:
         self, credentials: Callable[[], Credentials], address: str, call: str
     ) -> Caller:
         """The caller at an address who shows these credentials. Errors: as `caller_of`."""
-        try:
+        with self._guard.telling(Caller(address=address), call):
             shown = credentials()
             identity = self.authenticator.known(shown)
             if identity is None:
                 identity = await self.authenticator.identify(shown, address)
-        except SharecoordError as error:
-            self._guard.tell_refusal(Caller(address=address), call, error)
-            raise
         return Caller(identity, address)
 
     def check_stream(self, caller: Caller) -> None:
@@ -64,11 +61,8 @@ class Access:
         Raises:
             QuotaExceededError: Its principal has as many as it may.
         """
-        try:
+        with self._guard.telling(caller, "Consume"):
             self._guard.quotas.check_stream(caller.principal)
-        except SharecoordError as error:
-            self._guard.tell_refusal(caller, "Consume", error)
-            raise
 
     def _credentials(self, context: ServicerContext) -> Credentials:
         shown = [v for name, v in context.invocation_metadata() or () if name == AUTHORIZATION]

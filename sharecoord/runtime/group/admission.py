@@ -46,7 +46,7 @@ class Admission:
             UnauthorizedError: The rules do not let it, or the member is another principal's.
             QuotaExceededError: Its principal has as much as it may.
         """
-        try:
+        with self._guard.telling(caller, "Join", group_resource(group_id)):
             self._guard.check_member(caller, group_id, topics)
             group = self._groups.get(group_id)
             session = None if group is None else group.sessions.get(member_id)
@@ -56,9 +56,6 @@ class Admission:
                 _check_same(session, caller)
             if group is None:
                 self.check_group(caller)
-        except SharecoordError as error:
-            self.refused(caller, "Join", group_id, error)
-            raise
 
     def check_group(self, caller: Caller) -> None:
         """Lets a caller make a group.
@@ -78,11 +75,8 @@ class Admission:
             UnauthorizedError: The rules do not let it.
         """
         caller = session.caller or Caller()
-        try:
+        with self._guard.telling(caller, "Subscribe", group_resource(session.group_id)):
             self._guard.check_member(caller, session.group_id, topics)
-        except SharecoordError as error:
-            self.refused(caller, "Subscribe", session.group_id, error)
-            raise
 
     def check_call(self, caller: Caller, group_id: str, action: Action, call: str) -> None:
         """Lets a caller do something with a group that may be there.
@@ -90,11 +84,9 @@ class Admission:
         Raises:
             UnauthorizedError: The rules do not let it.
         """
-        try:
-            self._guard.check(caller, [(action, group_resource(group_id))])
-        except SharecoordError as error:
-            self.refused(caller, call, group_id, error)
-            raise
+        resource = group_resource(group_id)
+        with self._guard.telling(caller, call, resource):
+            self._guard.check(caller, [(action, resource)])
 
     def recognise(self, session: Session, caller: Caller, call: str) -> None:
         """Lets a caller speak for a member: it is the member's principal, with these credentials.
@@ -106,19 +98,12 @@ class Admission:
         """
         if session.caller is not None and session.caller.identity == caller.identity:
             return
-        try:
+        with self._guard.telling(caller, call, group_resource(session.group_id)):
             _check_same(session, caller)
             self._guard.check_member(caller, session.group_id, session.topics)
-        except SharecoordError as error:
-            self.refused(caller, call, session.group_id, error)
-            raise
         if session.caller is None:
             self._guard.quotas.member(caller.principal, 1)
         session.caller, session.principal = caller, caller.principal.name
-
-    def refused(self, caller: Caller, call: str, group_id: str, error: SharecoordError) -> None:
-        """Writes down that a caller was refused."""
-        self._guard.tell_refusal(caller, call, error, [str(group_resource(group_id))])
 
     # -- who may not stay -----------------------------------------------------------------------
 
@@ -132,8 +117,11 @@ class Admission:
         """Sends members away whose credentials have ended, or whom the rules do not let stay."""
         rules = self._guard.rules
         is_other, self._seen = rules is not self._seen, rules
+        if not (is_other or rules.quotas or self._guard.holds):
+            return
         # Thousands of members are of a few principals, who are asked about once.
-        holds, records_each = cache(self._guard.holds), cache(self._guard.quotas.records_each)
+        holds = cache(self._guard.holds or (lambda _: True))
+        records_each = cache(self._guard.quotas.records_each)
         for group in list(self._groups.values()):
             for session in list(group.sessions.values()):
                 caller = session.caller
@@ -146,7 +134,8 @@ class Admission:
 
     def _look_at(self, group: GroupActor, session: Session, caller: Caller) -> None:
         try:
-            self._guard.check_still(caller, group.group_id, session.topics)
+            with self._guard.telling(caller, "Consume", group_resource(group.group_id)):
+                self._guard.check_still(caller, group.group_id, session.topics)
         except SharecoordError as error:
             has_ended = isinstance(error, UnauthenticatedError)
             why = "credentials" if has_ended else "authorization"
@@ -157,7 +146,6 @@ class Admission:
                 principal=caller.principal.name,
                 why=error.message,
             )
-            self.refused(caller, "Consume", group.group_id, error)
             channel = session.channel
             group.leave(session, why=why)
             if channel is not None:

@@ -20,8 +20,9 @@ from sharecoord.runtime.admin.operators import Operators
 from sharecoord.security.audit import AuditLog
 from sharecoord.security.files import WatchedFiles
 from sharecoord.security.guard import Guard
+from sharecoord.security.rules import SETTING as RULES
 from sharecoord.security.rules import Rules, read_rules
-from sharecoord.security.setup import RULES, TOKENS
+from sharecoord.security.tokens import SETTING as TOKENS
 from sharecoord.security.tokens import read_tokens
 from sharecoord.testing.fake_log import FakeLog
 from sharecoord.wire import admin_service_pb2 as admin_pb

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import unicodedata
-from datetime import timedelta
 from ipaddress import ip_address
 
 import pytest
@@ -11,9 +10,9 @@ from cryptography import x509
 
 from sharecoord.config.process_settings import CertificateName
 from sharecoord.errors import UnauthenticatedError
-from sharecoord.security.certificates import CertificateNames, days_left, end_ms
+from sharecoord.security.certificates import CertificateNames
 from sharecoord.security.principals import Mechanism
-from tests.unit.security.support import NOW, NOW_MS, certificate
+from tests.unit.security.support import NOW_MS, certificate
 
 URI, DNS, EMAIL, COMMON_NAME = CertificateName
 SPIFFE = x509.UniformResourceIdentifier("spiffe://prod.example/ns/shop/sa/orders")
@@ -91,13 +90,3 @@ def test_a_certificate_is_read_once() -> None:
     pem = certificate(SPIFFE)
     assert names.identity_of(pem) is names.identity_of(bytes(bytearray(pem)))
     assert names.identity_of(pem) == first
-
-
-def test_days_left_are_of_the_first_certificate_of_a_chain() -> None:
-    first = certificate(HOST, ends=NOW + timedelta(days=10))
-    chain = first + certificate(common_name="a CA", ends=NOW + timedelta(days=1_000))
-    assert end_ms(chain) == NOW_MS + 10 * 86_400_000
-    assert days_left(chain, NOW_MS) == 10
-    assert days_left(first, NOW_MS + 11 * 86_400_000) == -1
-    with pytest.raises(ValueError, match="PEM"):
-        days_left(b"", NOW_MS)

@@ -17,8 +17,9 @@ from sharecoord.security.actions import Action, group, topic
 from sharecoord.security.files import WatchedFiles
 from sharecoord.security.guard import Guard, outcome_of
 from sharecoord.security.principals import Caller, Credentials, Identity, Principal
+from sharecoord.security.rules import SETTING as RULES
 from sharecoord.security.rules import read_rules
-from sharecoord.security.setup import RULES, Security
+from sharecoord.security.setup import Security
 
 ALICE = Caller(Identity(Principal("User:alice")), "10.0.0.7:1")
 TEXT = """
