@@ -103,6 +103,7 @@ async def test_a_coordinator_of_another_store_is_a_stranger(tmp_path: Path) -> N
         about: dict[str, Any] = {"cluster_id": "", "address": "test:1", "version": "test"}
         row = database.coordinators["a"]
         stray.open(coordinator_id="a", secret=row.secret, **about)
+        stray.renew_lease(duration_ms=10 * DEADLINE_S * 1_000)
         stray.announce(address="test:1", peer_address=row.peer_address)
         async with asyncio.timeout(DEADLINE_S):
             while not fleet_of(a).refused_links:  # noqa: ASYNC110
