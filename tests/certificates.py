@@ -64,6 +64,9 @@ class Authority:
         (self._folder / "index").touch()
         _openssl("req", "-x509", *_KEY, "-nodes", "-days", "2", "-subj", f"/CN={name}",
                  "-keyout", str(self._key), "-out", str(self.certificate))  # fmt: skip
+        # Bundles of public CAs have such lines, in UTF-8.
+        comment = "# Főtanúsítvány\n".encode()
+        self.certificate.write_bytes(comment + self.certificate.read_bytes())
 
     def issue(
         self,

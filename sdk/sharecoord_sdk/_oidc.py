@@ -7,14 +7,14 @@ import json
 import ssl
 import time
 from collections.abc import Mapping
-from http.client import HTTPException
-from typing import IO, Any, Final
-from urllib import error as http_error
+from http.client import HTTPException, HTTPResponse
+from typing import Any, Final
 from urllib import parse, request
 
 from ._core.credentials import LIFE_MAX_S, BearerToken, OidcConfig
 from ._core.errors import KafkaError, KafkaException
 from ._core.texts import is_token
+from ._core.tls_files import TlsFilesError, read_authorities
 
 #: A token with all groups of a person in it has some ten kilobytes.
 ANSWER_BYTES_MAX: Final = 256 << 10
@@ -46,23 +46,26 @@ def fetch(config: OidcConfig) -> BearerToken:
         },
         method="POST",
     )
+    opener = _opener(config)
     try:
-        with _opener(config).open(wanted, timeout=TIMEOUT_S) as answer:
-            content = _content(config, answer, deadline)
-    except http_error.HTTPError as error:
-        with error:
-            raise _refused(config, error.code, _content(config, error, deadline)) from None
+        with opener.open(wanted, timeout=TIMEOUT_S) as answer:
+            status, content = answer.status, _content(config, answer, deadline)
     except OSError as error:
         raise _silent(config, error) from error
     except (HTTPException, ValueError) as error:
         raise _problem(config, f"did not answer in HTTP: {error}") from error
+    if not 200 <= status < 300:
+        raise _refused(config, status, content)
     return _token(config, content)
 
 
 def _opener(config: OidcConfig) -> request.OpenerDirector:
-    """Made for each token: the CA's file may have changed."""
-    ca = config.ca
-    context = ssl.create_default_context(cafile=None if ca.text else ca.path, cadata=ca.text)
+    """Made for each token: the CA's file may have changed. Knows of no redirects."""
+    try:
+        ca = read_authorities("https.ca", config.ca)
+    except TlsFilesError as error:
+        raise _problem(config, f"was not asked for a token: {error}") from None
+    context = ssl.create_default_context(cadata=ca)
     # A proxy would see what goes to http addresses.
     is_plain = config.url.lower().startswith("http:")
     opener = request.OpenerDirector()
@@ -70,16 +73,15 @@ def _opener(config: OidcConfig) -> request.OpenerDirector:
         request.ProxyHandler({} if is_plain else None),
         request.HTTPHandler(),
         request.HTTPSHandler(context=context),
-        request.HTTPErrorProcessor(),
-        request.HTTPDefaultErrorHandler(),
     ):
         opener.add_handler(handler)
     return opener
 
 
-def _content(config: OidcConfig, answer: IO[bytes], deadline: float) -> bytes:
+def _content(config: OidcConfig, answer: HTTPResponse, deadline: float) -> bytes:
+    """The answer piece by piece: one of a byte now and then would keep a thread for days."""
     content = b""
-    while part := answer.read(_READ_BYTES):
+    while part := answer.read1(_READ_BYTES):
         content += part
         if len(content) > ANSWER_BYTES_MAX:
             raise _problem(config, f"sent more than {ANSWER_BYTES_MAX} bytes")

@@ -94,17 +94,25 @@ class WatchedFiles(Generic[T]):
                 return False
             value = self._read(contents)
         except SharecoordError as error:
-            if error.message != self.problem:
-                log.error(
-                    "a changed file can not be used; what it said before stays in force",
-                    settings=self.settings,
-                    why=error.message,
-                )
-            self.problem = error.message
+            self._stay(error.message)
+            return False
+        except Exception as error:  # noqa: BLE001 - a library's own mistake
+            # The watch of the other files goes on. The error may quote secrets.
+            self._stay(f"reading it ended with {type(error).__name__}, which should not be")
             return False
         self.value, self._contents, self._seen, self.problem = value, contents, seen, ""
         log.info("a changed file is in force", settings=self.settings)
         return True
+
+    def _stay(self, why: str) -> None:
+        """Notes why what the files said before is still in force; told once."""
+        if why != self.problem:
+            log.error(
+                "a changed file can not be used; what it said before stays in force",
+                settings=self.settings,
+                why=why,
+            )
+        self.problem = why
 
     def _look(self) -> dict[str, Seen | None]:
         found: dict[str, Seen | None] = {}

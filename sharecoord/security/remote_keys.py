@@ -176,7 +176,8 @@ class RemoteKeys:
             return ssl.create_default_context()
         content = read_file(CA_SETTING, self._ca_file)
         try:
-            return ssl.create_default_context(cadata=content.decode("ascii"))
+            # Between its certificates a bundle has the names of their owners, in any letters.
+            return ssl.create_default_context(cadata=content.decode("ascii", errors="ignore"))
         except (ssl.SSLError, ValueError) as error:
             raise InvalidConfigError(
                 f"{CA_SETTING}: {self._ca_file!r} has no certificates as PEM"

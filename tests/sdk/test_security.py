@@ -119,6 +119,8 @@ def test_new_credentials_are_tried_at_once_and_stand_in_no_error(
         with pytest.raises(ValueError, match="argument 2 holds a NUL") as caught:
             consumer.set_sasl_credentials("u", "s3cret\x00")
         assert "s3cret" not in str(caught.value)
+        with pytest.raises(ValueError, match="argument 1 must not have a colon"):
+            consumer.set_sasl_credentials("u:v", "s3cret")
         consumer.set_sasl_credentials("u", f"p{number}")
     assert consumer.poll(0.05).is_empty()
     seen = [_plain(secure.stream().metadata) for _ in range(5)]

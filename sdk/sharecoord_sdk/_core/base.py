@@ -309,10 +309,14 @@ class BaseShareConsumer(CallGuard, ABC):
 
         Raises:
             TypeError: Not two str.
+            ValueError: The user name has a colon, or something can not be sent.
             IllegalStateException: Closed.
         """
         self._check_open()
         arguments.check_texts(username, password)
+        if ":" in username:
+            # The password begins after the first one (RFC 7617).
+            raise ValueError("argument 1 must not have a colon")
         if self._core is not None:
             # From any thread, as with the twin, also while another one polls.
             self._core.set_plain_credentials(username, password, self._now())

@@ -146,7 +146,7 @@ def read_material(config: TlsConfig) -> TlsMaterial:
         key = _without_password(_name("ssl.key", config.key), key, config.key_password)
     if config.certificate.path and config.key.path:
         _check_pair(config)
-    return TlsMaterial(ca, certificate, key)
+    return TlsMaterial(None if ca is None else ca.encode(), certificate, key)
 
 
 def _name(setting: str, pem: Pem) -> str:
@@ -174,21 +174,23 @@ def _read(setting: str, pem: Pem) -> bytes | None:
     return content
 
 
-def read_authorities(setting: str, pem: Pem) -> bytes | None:
-    """Reads certificates of CAs, of the setting `….location` or `….pem`; None = not given.
+def read_authorities(setting: str, pem: Pem) -> str | None:
+    """The certificates of CAs, of the setting `….location` or `….pem`, in ASCII; None = not given.
 
     Raises:
         TlsFilesError: As of `read_material`.
     """
     content = _read(setting, pem)
-    if content is not None:
-        text = content.decode("ascii", errors="replace")
-        try:
-            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=text)
-        except (ssl.SSLError, ValueError) as error:
-            what = f"no certificates that can be read ({_why(error)})"
-            raise TlsFilesError(f"{_name(setting, pem)}: {what}") from None
-    return content
+    if content is None:
+        return None
+    # Between its certificates a bundle has the names of their owners, in any letters.
+    text = content.decode("ascii", errors="ignore")
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=text)
+    except (ssl.SSLError, ValueError) as error:
+        what = f"no certificates that can be read ({_why(error)})"
+        raise TlsFilesError(f"{_name(setting, pem)}: {what}") from None
+    return text
 
 
 def _check_pair(config: TlsConfig) -> None:

@@ -10,9 +10,8 @@ import re
 import ssl
 import time
 from collections.abc import Callable, Mapping
-from http.client import HTTPException
+from http.client import HTTPException, HTTPResponse
 from typing import Any, Final
-from urllib import error as http_error
 from urllib import parse, request
 
 from sharecoord.errors import InvalidConfigError, SharecoordError, UnauthenticatedError
@@ -28,6 +27,7 @@ ANSWER_BYTES_MAX: Final = 256 << 10
 TIMEOUT_S: Final = 10.0
 """Longest silence of the provider; the whole answer has twice as long."""
 
+_READ_BYTES: Final = 16 << 10
 _TOKEN: Final = re.compile(r"[\x21-\x7e]+")
 _PREFIX: Final = "sasl.oauthbearer"
 
@@ -83,30 +83,37 @@ class _Provider:
         return context
 
     def ask(self) -> Token:
-        """Gets a token; blocks. Redirects are not followed: no other place is told the secret."""
+        """Gets a token; blocks. Knows of no redirects: no other place is told the secret."""
+        ends_s = time.monotonic() + 2 * TIMEOUT_S
         opener = request.OpenerDirector()
         for handler in (
             request.ProxyHandler(),
             request.HTTPHandler(),
             request.HTTPSHandler(context=self._tls()),
-            request.HTTPErrorProcessor(),
-            request.HTTPDefaultErrorHandler(),
         ):
             opener.add_handler(handler)
         wanted = request.Request(self._url, data=self._form, headers=self._headers, method="POST")
         try:
             with opener.open(wanted, timeout=TIMEOUT_S) as answer:
-                content = answer.read(ANSWER_BYTES_MAX + 1)
-        except http_error.HTTPError as error:
-            with error:
-                raise self._refused(error.code, error.read(ANSWER_BYTES_MAX)) from None
+                status, content = answer.status, self._content(answer, ends_s)
         except OSError as error:
             raise self._silent(error) from error
         except (HTTPException, ValueError) as error:
             raise unavailable(f"{self.place} did not answer in HTTP: {error}") from error
-        if len(content) > ANSWER_BYTES_MAX:
-            raise unavailable(f"{self.place} sent more than {ANSWER_BYTES_MAX} bytes")
+        if not 200 <= status < 300:
+            raise self._refused(status, content)
         return self._token(content)
+
+    def _content(self, answer: HTTPResponse, ends_s: float) -> bytes:
+        """The answer piece by piece: one of a byte now and then would keep a thread for days."""
+        content = b""
+        while part := answer.read1(_READ_BYTES):
+            content += part
+            if len(content) > ANSWER_BYTES_MAX:
+                raise unavailable(f"{self.place} sent more than {ANSWER_BYTES_MAX} bytes")
+            if time.monotonic() > ends_s:
+                raise TimeoutError("its answer has no end")
+        return content
 
     def _silent(self, error: OSError) -> SharecoordError:
         why = getattr(error, "reason", error)

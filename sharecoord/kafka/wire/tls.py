@@ -159,7 +159,8 @@ def load_authorities(context: ssl.SSLContext, settings: Settings, prefix: str) -
     pem, location = settings.get(f"{prefix}.pem"), settings.get(f"{prefix}.location")
     if pem:
         with _named(f"{prefix}.pem"):
-            context.load_verify_locations(cadata=str(pem))
+            # Between its certificates a bundle has the names of their owners, in any letters.
+            context.load_verify_locations(cadata=str(pem).encode("ascii", "ignore").decode())
     if location and location != "probe":
         with _named(f"{prefix}.location"):
             kind = "capath" if Path(str(location)).is_dir() else "cafile"

@@ -118,3 +118,24 @@ async def test_a_watch_tells_of_changes_and_of_problems(one: Path) -> None:
     await watch.look()
     assert heard == ["2"]
     assert list(watch.problems()) == [("a.file", "a.file: it is bad")]
+
+
+async def test_a_librarys_mistake_about_one_file_holds_up_no_other(
+    one: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    other.write_text("x")
+
+    def strict(contents: Mapping[str, bytes]) -> str:
+        return contents["b.file"].decode("ascii")
+
+    watch, heard = FileWatch(), list[str]()
+    watch.add(WatchedFiles({"b.file": str(other)}, strict))
+    watch.add(WatchedFiles({"a.file": str(one)}, joined), lambda: heard.append("a.file"))
+    other.write_bytes(b"s3cret \xff")
+    put(one, "2")
+    await watch.look()
+    assert heard == ["a.file"]
+    (_, problem), (_, fine) = watch.problems()
+    assert problem == "reading it ended with UnicodeDecodeError, which should not be"
+    assert fine == ""
