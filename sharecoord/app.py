@@ -23,6 +23,7 @@ from sharecoord.api.grpc.peer_door import PeerDoor
 from sharecoord.api.grpc.peer_service import PeerService
 from sharecoord.api.grpc.server import bind, make_server, set_serving
 from sharecoord.config.endpoints import (
+    ALL_INTERFACES,
     EventsSinkKind,
     ListenAddress,
     TcpAddress,
@@ -99,9 +100,6 @@ ID_CHARS_MAX = 128
 TICK_MS = 1_000
 """How often fairness is measured, and the state that others see is renewed."""
 
-ALL_INTERFACES = ("0.0.0.0", "::")
-"""Hosts to listen at that others can not connect to."""
-
 STANDALONE_ID = "standalone"
 """A lone coordinator keeps its name over restarts, so it takes its own partitions back at once."""
 
@@ -165,7 +163,9 @@ class Application:
         )
         if is_open:
             log.warning("the listener is open", why=is_open)
+        # All files are read before Kafka is asked: who has made two mistakes hears of this one.
         self._pair = listener_pair(config.tls)
+        management = self._management() if config.management.enable else None
         loop = asyncio.get_running_loop()
         self.failure = loop.create_future()
         context = await self._context(loop)
@@ -187,14 +187,19 @@ class Application:
             context.tasks.keep(name, run)
         if self._sampler is not None:
             context.tasks.keep("event-samples", self._sampler.run)
-        if config.management.enable:
-            await self._manage()
+        if management is not None:
+            self.management_port = await asyncio.to_thread(management.start)
+            self._stack.push_async_callback(asyncio.to_thread, management.stop)
+            for files in management.watched:
+                self._security_parts.watch.add(files)
 
-    async def _manage(self) -> None:
-        """Serves health and metrics."""
+    def _management(self) -> ManagementServer:
+        """The server of health and metrics, which does not listen yet."""
         config = self.config
         tls = management_tls(config.management)
-        management = ManagementServer(
+        if tls is not None:
+            self._ends_s.append(lambda: tls.value.ends_s)
+        return ManagementServer(
             self.board,
             host=config.management.host,
             port=config.management.port,
@@ -202,12 +207,6 @@ class Application:
             tls=tls,
             token=metrics_token(config.management.metrics_token_file),
         )
-        self.management_port = await asyncio.to_thread(management.start)
-        self._stack.push_async_callback(asyncio.to_thread, management.stop)
-        for files in management.watched:
-            self._security_parts.watch.add(files)
-        if tls is not None:
-            self._ends_s.append(lambda: tls.value.ends_s)
 
     def _network(self, fleet: Fleet) -> PeerNetwork:
         """Links to the other coordinators of a fleet."""
@@ -308,6 +307,10 @@ class Application:
         reader = self._reader or self._kafka_reader(refusals)
         self._stack.push_async_callback(reader.close)
         producers = self._producers(refusals)
+        coordinator_id = id_of(config)
+        audit = self._audit_log(coordinator_id, producers)
+        self._security = Security(config, audit, coordinator_id)
+        self._watch_files(self._security.watch)
         if isinstance(reader, RawLogReader) and not reads_all(config.kafka):
             await producers.check()
         catalog = self._catalog or self._catalog_beside(reader, refusals)
@@ -320,10 +323,6 @@ class Application:
         store = self._store or make_store(
             config.store.url.url, fleet=is_fleet, lock_timeout_ms=config.store.lock_timeout_ms
         )
-        coordinator_id = id_of(config)
-        audit = self._audit_log(coordinator_id, producers)
-        self._security = Security(config, audit, coordinator_id)
-        self._watch_files(self._security.watch)
         caller = StoreThread()
         opened = caller.call(
             store.open,

@@ -20,6 +20,9 @@ from sharecoord.config.group import check_topic_name
 from sharecoord.config.values import mask_url
 from sharecoord.errors import InvalidConfigError
 
+ALL_INTERFACES: Final = ("0.0.0.0", "::")
+"""Hosts to listen at that nobody can connect to: they mean every address of the machine."""
+
 _HOST_NAME: Final = re.compile(
     r"(?=.{1,253}\Z)([A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?)"
     r"(\.[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?)*\.?",

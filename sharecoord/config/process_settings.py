@@ -15,6 +15,7 @@ from enum import StrEnum
 from typing import Final
 
 from sharecoord.config.endpoints import (
+    ALL_INTERFACES,
     AuditSink,
     EventsSink,
     ListenAddress,
@@ -131,7 +132,7 @@ def _parse_advertised(text: str) -> ListenAddress | None:
     if not text:
         return None
     address = parse_listen_address(text)
-    if isinstance(address, TcpAddress) and (address.port == 0 or address.host in ("0.0.0.0", "::")):
+    if isinstance(address, TcpAddress) and (address.port == 0 or address.host in ALL_INTERFACES):
         raise ValueError("an address that others can connect to: a real host and a real port")
     return address
 

@@ -22,6 +22,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from sharecoord import __version__
+from sharecoord.config.endpoints import ALL_INTERFACES
 from sharecoord.errors import InvalidConfigError
 from sharecoord.ports import EventFigures, ProducerFigures
 from sharecoord.runtime.memory.use import MemoryFigures, MemoryLevel
@@ -419,7 +420,7 @@ def _listen(host: str, port: int) -> list[socket.socket]:
 
     `0.0.0.0` and `::` mean both families, as they do for gRPC: a probe comes by either.
     """
-    place = None if host in ("0.0.0.0", "::") else host
+    place = None if host in ALL_INTERFACES else host
     found = socket.getaddrinfo(place, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     sockets: list[socket.socket] = []
     for family, _, _, _, address in sorted(found):

@@ -45,3 +45,24 @@ def test_one_that_is_accepted_starts_with_a_warning(
     assert "warning" in line
     assert "there is no TLS" in line
     assert "nothing tells who connects" in line
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("security.rules.file", "{folder}/empty"),
+        ("security.tokens.file", "{folder}/none"),
+        ("security.audit.sink", "file:{folder}/none/audit"),
+        ("management.metrics.token.file", "{folder}/empty"),
+    ],
+)
+def test_a_file_that_can_not_be_used_is_named_though_kafka_is_away(
+    tmp_path: Path, setting: str, value: str
+) -> None:
+    (tmp_path / "empty").touch()
+    (nobody,) = free_ports(1)
+    settings = {setting: value.format(folder=tmp_path), "management.enable": True}
+    process = CoordinatorProcess(f"127.0.0.1:{nobody}", tmp_path, settings=settings)
+    with pytest.raises(DevenvError, match="ended with exit code"):
+        process.start()
+    assert setting in process.log_tail()
