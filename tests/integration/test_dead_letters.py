@@ -7,34 +7,17 @@ import threading
 from collections.abc import Callable, Iterator
 
 import pytest
-from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, TopicPartition
+from confluent_kafka import Message
 from sharecoord_sdk import AcknowledgeType, AdminClient, ShareConsumer
 
 from sharecoord.core.letters.dead_letters import ID_HEADER, KAFKA_PREFIX, PAYLOAD_HEADER, PREFIX
 from sharecoord.devenv.coordinator import CoordinatorProcess
 from sharecoord.devenv.topics import Topics
+from tests.integration.topic_reader import TopicReader
 from tests.support import KafkaUnderTest, eventually, explicit, unique_name
 
 NAME = "errors.deadletterqueue.topic.name"
 WAIT_S = 60
-
-
-class Reader:
-    """Reads a dead-letter topic from its begin."""
-
-    def __init__(self, servers: str, topic: str) -> None:
-        self.found: list[Message] = []
-        self._consumer = Consumer({"bootstrap.servers": servers, "group.id": unique_name("r")})
-        self._consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
-
-    def close(self) -> None:
-        self._consumer.close()
-
-    def has(self, count: int) -> bool:
-        for message in self._consumer.consume(1000, 0.2):
-            assert message.error() is None, message.error()
-            self.found.append(message)
-        return len(self.found) >= count
 
 
 class Desk:
@@ -44,14 +27,14 @@ class Desk:
         self.topic, self.topics, self.coordinator = topic, topics, at
         self.group = unique_name("g")
         self._servers = servers
-        self._readers: list[Reader] = []
+        self._readers: list[TopicReader] = []
 
     def close(self) -> None:
         for reader in self._readers:
             reader.close()
 
-    def read(self, topic: str) -> Reader:
-        self._readers.append(Reader(self._servers, topic))
+    def read(self, topic: str) -> TopicReader:
+        self._readers.append(TopicReader(self._servers, topic))
         return self._readers[-1]
 
     def arrived(self, topic: str, count: int) -> list[Message]:
