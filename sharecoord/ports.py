@@ -18,6 +18,7 @@ from sharecoord.core.changes import (
     GroupRow,
     InFlight,
     InFlightRow,
+    JoinRefusal,
     KeptPayload,
     LoadedPartition,
     MemberRow,
@@ -199,14 +200,14 @@ class Store(Protocol):
         The principal named `made_by` has made it, unless the row names another one.
         """
 
-    def join_members(self, members: Sequence[MemberRow]) -> list[int | None]:
+    def join_members(self, members: Sequence[MemberRow]) -> list[int | JoinRefusal]:
         """Saves members, each with member epoch = stored + 1; returns those epochs.
 
-        Compare-and-increment: a later join fences every earlier one. None for a join whose number
-        is below the stored one: the member has joined elsewhere while this one was held up. All in
-        one transaction; no member stands in it twice. A new member begins with 1, in a fleet with
-        the store's clock in ms: another coordinator may still have the session of a member that
-        was removed and joins again, and must not take the new stream for an older one.
+        Compare-and-increment: a later join fences every earlier one. What is refused leaves the
+        stored row as it is. All in one transaction; no member stands in it twice. A new member
+        begins with 1, in a fleet with the store's clock in ms: another coordinator may still have
+        the session of a member that was removed and joins again, and must not take the new stream
+        for an older one.
         """
 
     def load_members(self) -> list[MemberRow]:

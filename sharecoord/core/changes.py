@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from functools import cached_property
 from itertools import chain
 from typing import Any, NamedTuple, Protocol, overload
@@ -277,7 +278,20 @@ class MemberRow:
     join_number: int = 0
     """The member's own count of its streams; 0 = the member does not count."""
     principal: str = ""
-    """Who it is; "" = not known."""
+    """Who it is; "" = nobody whom credentials have named: anybody may join as this member."""
+
+    def may_join_as(self, stored: MemberRow) -> bool:
+        """Whether this member is the stored one: it is the same principal, or that is nobody."""
+        return stored.principal in ("", self.principal)
+
+
+class JoinRefusal(Enum):
+    """Why a join was not stored."""
+
+    OVERTAKEN = auto()
+    """The stored number is higher: the member has joined elsewhere while this was held up."""
+    ANOTHERS = auto()
+    """The member is another principal's."""
 
 
 @dataclass(slots=True)

@@ -11,6 +11,7 @@ from sharecoord.core.changes import (
     BlockedKey,
     CommitBatch,
     InFlightRow,
+    JoinRefusal,
     LoadedPartition,
     PartitionCommit,
     PausesChanged,
@@ -301,27 +302,28 @@ def test_a_join_fences_every_earlier_one(world: World) -> None:
     ]
 
 
-def test_a_member_is_the_principal_that_joined_last(world: World) -> None:
-    store = world.open(fleet=False)
-    for principal in ("User:alice", LONGEST, ""):
-        joining = replace(member_of("m1"), principal=principal)
-        (epoch,) = store.join_members([joining, member_of("m2")])[:1]
-        assert epoch is not None
-        assert store.load_members()[0] == replace(joining, member_epoch=epoch)
-    late, newest = (
-        replace(member_of("m3"), join_number=number, principal=principal)
-        for number, principal in ((1, "User:bob"), (2, "User:alice"))
+def test_a_member_is_the_principal_that_joined_first(world: World) -> None:
+    one, two = world.open("one"), world.open("two")
+    nobody, alice, bob = (
+        replace(member_of("m1"), principal=name) for name in ("", LONGEST, "User:bob")
     )
-    store.join_members([newest])
-    assert store.join_members([late]) == [None]
-    assert store.load_members()[2].principal == "User:alice"
+    assert one.join_members([nobody]) == [START_MS]
+    assert one.join_members([alice]) == [START_MS + 1]
+    for number, other in enumerate((bob, nobody)):
+        together = [member_of("m0"), replace(other, join_number=9)]
+        assert two.join_members(together) == [START_MS + number, JoinRefusal.ANOTHERS]
+        assert one.load_members()[1] == replace(alice, member_epoch=START_MS + 1)
+    assert two.join_members([alice]) == [START_MS + 2]
+    one.commit(CommitBatch(members_removed=[("group", "m1", START_MS + 2)]))
+    assert one.join_members([bob]) == [START_MS + 3]
 
 
 def test_a_join_that_was_held_up_is_refused_by_its_number(world: World) -> None:
     one, two = world.open("one"), world.open("two")
     late, newest = (replace(member_of("m1"), join_number=number) for number in (1, 2))
     assert two.join_members([newest]) == [START_MS]
-    assert one.join_members([late, member_of("m2")]) == [None, START_MS]
+    refused = JoinRefusal.OVERTAKEN
+    assert one.join_members([late, member_of("m2")]) == [refused, START_MS]
     stored = replace(newest, member_epoch=START_MS)
     assert one.load_members() == [stored, member_of("m2", epoch=START_MS)]
     # The same one again: its answer did not come.

@@ -15,6 +15,7 @@ from sharecoord.core.changes import (
     CommitResult,
     GroupRow,
     InFlightRow,
+    JoinRefusal,
     LoadedPartition,
     MemberRow,
     PartitionChange,
@@ -188,10 +189,10 @@ class SimStore(MemoryStore):
             if partition is not None and partition.row.owner is None:
                 self._judge.released(partition_id)
 
-    def join_members(self, members: Sequence[MemberRow]) -> list[int | None]:
+    def join_members(self, members: Sequence[MemberRow]) -> list[int | JoinRefusal]:
         epochs = super().join_members(members)
         for member, epoch in zip(members, epochs, strict=True):
-            if epoch is None:
+            if isinstance(epoch, JoinRefusal):
                 # It has joined elsewhere meanwhile.
                 continue
             self._judge.member_written(member.member_id, epoch, repeats=not self._fleet)

@@ -7,7 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from unittest import mock
 
-from sharecoord.core.changes import MemberRow
+from sharecoord.core.changes import (
+    JoinRefusal,
+    MemberRow,
+)
 from sharecoord.core.fleet.lending import CreditChange, LentCredit, Loan
 from sharecoord.core.fleet.peering import Lend, LockBooks, MemberDown, Returned, Settled
 from sharecoord.runtime.fleet import hand_over, owner
@@ -113,7 +116,7 @@ def _left_for_good(link: GatewayLink, group: GroupActor, session: Session, item:
     _hear_of(link, group, session, item)
 
 
-def _epochs_from_one(store: MemoryStore, members: Sequence[MemberRow]) -> list[int]:
+def _epochs_from_one(store: MemoryStore, members: Sequence[MemberRow]) -> list[int | JoinRefusal]:
     """Member epochs begin with 1 in a fleet too."""
     store._fleet = False
     try:

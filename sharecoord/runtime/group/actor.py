@@ -10,6 +10,7 @@ import structlog
 from sharecoord.core.changes import (
     LANE_MARK,
     GroupRow,
+    JoinRefusal,
     MemberRow,
     PartitionKey,
     Place,
@@ -47,6 +48,7 @@ from sharecoord.runtime.member.session import (
     JoinCommand,
     Presence,
     Session,
+    anothers_member,
     newer_stream,
     session_of_row,
 )
@@ -54,6 +56,8 @@ from sharecoord.runtime.partition.actor import PartitionActor
 from sharecoord.runtime.partition.claimed import ActorState
 from sharecoord.runtime.partition.collector import Collector
 from sharecoord.runtime.partition.event_tap import work_us_each
+from sharecoord.security.actions import group as group_resource
+from sharecoord.security.principals import Caller
 
 log = structlog.get_logger(__name__)
 
@@ -119,6 +123,7 @@ class GroupActor(Group):
         Raises:
             GroupMaxSizeReachedError: The group is full.
             MemberFencedError: The member has joined elsewhere since.
+            UnauthorizedError: The member is another principal's, at another coordinator.
             StoreUnavailableError: The member could not be written.
             StoreFencedError: The group was deleted meanwhile: join again.
         """
@@ -143,13 +148,17 @@ class GroupActor(Group):
                     self.context.coordinator_id,
                     command.topics,
                     join_number=command.join_number,
-                    principal=command.principal_name,
+                    principal=command.stored_principal,
                 )
             )
         finally:
             self._joining -= 1
-        if epoch is None:
+        if epoch is JoinRefusal.OVERTAKEN:
             raise newer_stream()
+        if epoch is JoinRefusal.ANOTHERS:
+            resource = group_resource(self.group_id)
+            with self.context.guard.telling(command.caller or Caller(), "Join", resource):
+                raise anothers_member(self.group_id, command.member_id)
         return await self.admit(command, channel, epoch)
 
     async def admit(

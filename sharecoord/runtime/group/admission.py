@@ -13,9 +13,9 @@ from typing import Final
 
 import structlog
 
-from sharecoord.errors import SharecoordError, UnauthenticatedError, UnauthorizedError
+from sharecoord.errors import SharecoordError, UnauthenticatedError
 from sharecoord.runtime.group.actor import GroupActor
-from sharecoord.runtime.member.session import Session
+from sharecoord.runtime.member.session import Session, anothers_member
 from sharecoord.security.actions import Action
 from sharecoord.security.actions import group as group_resource
 from sharecoord.security.guard import Guard
@@ -159,8 +159,4 @@ def _check_same(session: Session, caller: Caller) -> None:
         UnauthorizedError: It is.
     """
     if session.principal not in ("", caller.principal.name):
-        raise UnauthorizedError(
-            f"member {session.member_id!r} of group {session.group_id!r} is another principal's; "
-            "make a member_id of your own (a UUID)",
-            metadata={"resource": str(group_resource(session.group_id))},
-        )
+        raise anothers_member(session.group_id, session.member_id)

@@ -7,6 +7,7 @@ from operator import attrgetter
 
 from sharecoord.core.changes import (
     GroupRow,
+    JoinRefusal,
     LoadedPartition,
     MemberRow,
     PartitionClaim,
@@ -30,12 +31,12 @@ class GatheredCalls:
         self._caller = caller
         self._catalog = catalog
         call = caller.call
-        self.joins: Gatherer[MemberRow, int | None] = Gatherer(
+        self.joins: Gatherer[MemberRow, int | JoinRefusal] = Gatherer(
             lambda rows: call(store.join_members, rows),
             name="joins",
             key=attrgetter("group_id", "member_id"),
         )
-        """From members to their epochs."""
+        """From members to their epochs, or why they were not let in."""
         self.claims: Gatherer[PartitionClaim, LoadedPartition | None] = Gatherer(
             lambda claims: call(store.claim_partitions, claims),
             name="claims",

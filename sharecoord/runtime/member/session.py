@@ -28,8 +28,9 @@ from sharecoord.core.partition.decisions import (
     TakenBack,
 )
 from sharecoord.core.states import AcknowledgeOutcome, AcknowledgeType, AcquireMode
-from sharecoord.errors import MemberFencedError
+from sharecoord.errors import MemberFencedError, UnauthorizedError
 from sharecoord.runtime.member.channel import MemberChannel
+from sharecoord.security.actions import group as group_resource
 from sharecoord.security.principals import ANONYMOUS, Caller
 
 
@@ -58,6 +59,16 @@ class JoinCommand:
     """Who joins; None = another coordinator has let the member in."""
     principal: str = ""
     """Whom that other coordinator has let in; "" = it does not say."""
+
+    @property
+    def stored_principal(self) -> str:
+        """The principal that the store binds the member to.
+
+        A member that has shown no credentials is not bound to anybody: it may be one of before
+        credentials were asked for, and comes back with some.
+        """
+        name = self.principal_name
+        return "" if name == ANONYMOUS.name else name
 
     @property
     def principal_name(self) -> str:
@@ -432,14 +443,20 @@ def newer_stream() -> MemberFencedError:
     return MemberFencedError("a newer stream of this member id joined")
 
 
+def anothers_member(group_id: str, member_id: str) -> UnauthorizedError:
+    """The error for a principal that joins, or speaks, under the id of another one's member."""
+    return UnauthorizedError(
+        f"member {member_id!r} of group {group_id!r} is another principal's; "
+        "make a member_id of your own (a UUID)",
+        metadata={"resource": str(group_resource(group_id))},
+    )
+
+
 def session_of_row(member: MemberRow, now_ms: int, *, is_here: bool) -> Session:
     """The session of a member that is known from the store alone.
 
-    `is_here` tells whether its stream would be at this coordinator. A member that has shown no
-    credentials is not bound to anybody: it may be one of before credentials were asked for, and
-    comes back with some.
+    `is_here` tells whether its stream would be at this coordinator.
     """
-    is_somebody = member.principal != ANONYMOUS.name
     return Session(
         member.group_id,
         member.member_id,
@@ -449,5 +466,5 @@ def session_of_row(member: MemberRow, now_ms: int, *, is_here: bool) -> Session:
         frozenset(member.topics),
         presence=Presence(last_poll_ms=now_ms),
         gateway="" if is_here else member.gateway,
-        principal=member.principal if is_somebody else "",
+        principal=member.principal,
     )

@@ -7,7 +7,7 @@ Rows are locked in one order everywhere: share-partitions by id, then group, mem
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from sharecoord.core.changes import (
     BlockedKey,
     FleetView,
     GroupRow,
+    JoinRefusal,
     MemberRow,
     PartitionKey,
     PausesChanged,
@@ -216,7 +217,7 @@ class GroupCalls(SqlCalls):
     @writing
     def join_members(
         self, connection: Connection, members: Sequence[MemberRow]
-    ) -> list[int | None]:
+    ) -> list[int | JoinRefusal]:
         # In a fleet it must not repeat: see the port.
         first_epoch = 1
         if self._fleet:
@@ -232,23 +233,49 @@ class GroupCalls(SqlCalls):
 
 def _join(
     connection: Connection, dialect: Dialect, members: Sequence[MemberRow], *, first_epoch: int
-) -> list[int | None]:
-    """Saves members; None for a join that a later one has overtaken: the stored row stays."""
-    by_group: dict[str, dict[str, dict[str, Any]]] = {}
+) -> list[int | JoinRefusal]:
+    """Saves members; those that are refused leave the stored rows as they are."""
+    by_group: dict[str, dict[str, MemberRow]] = {}
     for member in members:
         of_group = by_group.setdefault(member.group_id, {})
         assert member.member_id not in of_group, "a member stands twice in one transaction"
-        of_group[member.member_id] = member_values(member) | {"member_epoch": first_epoch}
+        of_group[member.member_id] = member
+    found: dict[tuple[str, str], int | JoinRefusal] = {}
+    for group_id, joining in sorted(by_group.items()):
+        # Of two principals that join at the same time as a new member the later one has it.
+        anothers = [
+            stored.member_id
+            for stored in _members(connection, group_id, joining)
+            if not joining[stored.member_id].may_join_as(stored)
+        ]
+        for member_id in anothers:
+            del joining[member_id]
+            found[group_id, member_id] = JoinRefusal.ANOTHERS
+        if not joining:
+            continue
+        _replace_members(connection, dialect, joining, first_epoch=first_epoch)
+        for stored in _members(connection, group_id, joining):
+            is_newest = stored.join_number == joining[stored.member_id].join_number
+            epoch = stored.member_epoch if is_newest else JoinRefusal.OVERTAKEN
+            found[group_id, stored.member_id] = epoch
+    return [found[member.group_id, member.member_id] for member in members]
+
+
+def _replace_members(
+    connection: Connection, dialect: Dialect, joining: Mapping[str, MemberRow], *, first_epoch: int
+) -> None:
+    """Writes members of one group, unless their stored rows have higher numbers."""
     upsert = dialect.upsert(
         MEMBER, keys=["group_id", "member_id"], counter="member_epoch", not_older_by="join_number"
     )
-    epochs: dict[tuple[str, str], int] = {}
-    for group_id, rows in sorted(by_group.items()):
-        connection.execute(upsert, [rows[member_id] for member_id in sorted(rows)])
-        query = select(_M.member_id, _M.member_epoch, _M.join_number).where(
-            _M.group_id == group_id, _M.member_id.in_(list(rows))
-        )
-        for member_id, epoch, number in connection.execute(query):
-            if number == rows[member_id]["join_number"]:
-                epochs[group_id, member_id] = epoch
-    return [epochs.get((member.group_id, member.member_id)) for member in members]
+    rows = [
+        member_values(joining[name]) | {"member_epoch": first_epoch} for name in sorted(joining)
+    ]
+    connection.execute(upsert, rows)
+
+
+def _members(connection: Connection, group_id: str, member_ids: Iterable[str]) -> Iterator[Any]:
+    """Members of a group as they are stored, those of them that are: the columns of a join."""
+    columns = (_M.member_id, _M.member_epoch, _M.join_number, _M.principal)
+    query = select(*columns).where(_M.group_id == group_id, _M.member_id.in_(list(member_ids)))
+    yield from connection.execute(query)

@@ -24,6 +24,7 @@ from sharecoord.core.changes import (
     GroupRow,
     InFlight,
     InFlightRow,
+    JoinRefusal,
     KeptPayload,
     LoadedPartition,
     MemberRow,
@@ -382,19 +383,22 @@ class MemoryStore:
         with self._transaction("ensure_group") as database:
             return copied(ensure(database, group_id, made_by))
 
-    def join_members(self, members: Sequence[MemberRow]) -> list[int | None]:
+    def join_members(self, members: Sequence[MemberRow]) -> list[int | JoinRefusal]:
         with self._transaction("join_members") as database:
             # In a fleet it must not repeat: see the port.
             first_epoch = 1
             if self._fleet:
                 first_epoch = max(database.clock_ms(), database.member_epoch_floor + 1)
-            epochs: dict[tuple[str, str], int | None] = {}
+            epochs: dict[tuple[str, str], int | JoinRefusal] = {}
             for member in members:
                 key = (member.group_id, member.member_id)
                 assert key not in epochs, "a member stands twice in one transaction"
                 old = database.members.get(key)
+                if old is not None and not member.may_join_as(old):
+                    epochs[key] = JoinRefusal.ANOTHERS
+                    continue
                 if old is not None and old.join_number > member.join_number:
-                    epochs[key] = None
+                    epochs[key] = JoinRefusal.OVERTAKEN
                     continue
                 epoch = epochs[key] = first_epoch if old is None else old.member_epoch + 1
                 database.members[key] = replace(member, member_epoch=epoch)

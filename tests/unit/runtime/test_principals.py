@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from sharecoord.errors import UnauthorizedError
@@ -69,26 +67,19 @@ async def test_nobody_calls_for_a_member_of_before_a_restart() -> None:
     await again.close()
 
 
-@pytest.mark.parametrize("stored", ["", "User:anonymous"])
-def test_a_member_of_nobody_is_of_the_first_who_comes(stored: str) -> None:
-    """One of a release before principals, or of before credentials were asked for."""
-
-    @virtual
-    async def comes() -> None:
-        world = world_with(1)
-        coordinator = await world.start()
-        member = await world.joined(coordinator, caller=NOBODY)
-        (row,) = world.database.members.values()
-        world.database.members["g", "m"] = replace(row, principal=stored)
-        again = await restarted(world, coordinator)
-        again.groups.admission.recognise(again.groups["g"].sessions["m"], ALICE, "Fetch")
-        await refused(world, again, BOB)
-        await member.join(again, "g", TOPICS, caller=ALICE)
-        (row,) = world.database.members.values()
-        assert row.principal == "User:alice"
-        await again.close()
-
-    comes()
+@virtual
+async def test_a_member_of_nobody_is_of_the_first_who_comes() -> None:
+    """One of before credentials were asked for."""
+    world = world_with(1)
+    coordinator = await world.start()
+    member = await world.joined(coordinator, caller=NOBODY)
+    again = await restarted(world, coordinator)
+    again.groups.admission.recognise(again.groups["g"].sessions["m"], ALICE, "Fetch")
+    await refused(world, again, BOB)
+    await member.join(again, "g", TOPICS, caller=ALICE)
+    (row,) = world.database.members.values()
+    assert row.principal == "User:alice"
+    await again.close()
 
 
 @virtual
@@ -99,6 +90,23 @@ async def test_nobody_takes_over_a_member_at_another_coordinator() -> None:
         assert (session.gateway, session.caller, session.principal) == ("a", None, "User:alice")
         await refused(world, fleet.all["b"], BOB)
         await member.join(fleet.all["b"], "g", TOPICS, caller=ALICE)
+
+
+@virtual
+async def test_nobody_takes_over_a_member_of_which_only_the_store_knows_here(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A coordinator that serves no share-partition of the group is told of no member."""
+    world = world_with(1)
+    async with joined_fleet(world, "a", "b", at="b", caller=ALICE) as (fleet, member):
+        other = fleet.all["a"]
+        assert "g" not in other.groups
+        told: list[tuple[object, ...]] = []
+        monkeypatch.setattr(other.context.guard, "tell", lambda *what, **_: told.append(what))
+        await refused(world, other, BOB)
+        assert [what[:2] for what in told] == [(BOB, "Join")]
+        assert not member.ended
+        await member.join(other, "g", TOPICS, caller=ALICE)
 
 
 @virtual
