@@ -120,6 +120,8 @@ class Application:
         self.board = StatusBoard()
         self.board.dropped_lines = dropped_lines
         self.address = ""
+        self.kafka_address = ""
+        """Where members connect that speak Kafka's protocol; "" = nowhere."""
         self.management_port: int | None = None
         self.failure: asyncio.Future[None] | None = None
         self._store = store
@@ -262,6 +264,8 @@ class Application:
         if door is not None:
             await door.start()
             self._stack.push_async_callback(door.stop)
+        if config.kafka_port.listen is not None:
+            await self._serve_kafka(coordinator, config.kafka_port.listen)
         self._stack.push_async_callback(coordinator.drain, drain_ms)
         # Health says NOT_SERVING first, so that nobody new comes while members are sent away.
         self._stack.push_async_callback(statuses.enter_graceful_shutdown)
@@ -271,6 +275,16 @@ class Application:
                 str(own.advertised_address or reachable(address)), peers
             )
             log.info("the other coordinators are told where this one is", address=peers)
+
+    async def _serve_kafka(self, coordinator: Coordinator, address: TcpAddress) -> None:
+        """Serves members that speak Kafka's protocol."""
+        # Its codec takes memory: it is loaded where somebody speaks it.
+        from sharecoord.api.kafka.server import KafkaPort
+
+        limit = self.config.limits.request_max_bytes
+        port = KafkaPort(coordinator, self._cluster_id, request_bytes_max=limit)
+        self.kafka_address = str(await port.start(address))
+        self._stack.push_async_callback(port.close)
 
     @property
     def _security_parts(self) -> Security:
@@ -600,6 +614,8 @@ async def _serve(config: ProcessConfig, ready_file: Path | None) -> None:
     print(f"  Kafka       {brokers_of(config.kafka)}", file=sys.stderr)  # noqa: T201
     print(f"  store       {store.masked}", file=sys.stderr)  # noqa: T201
     print(f"  workers at  {application.address}", file=sys.stderr)  # noqa: T201
+    if application.kafka_address:
+        print(f"  Kafka at    {application.kafka_address}", file=sys.stderr)  # noqa: T201
     if application.management_port is not None:
         scheme = "https" if config.management.tls_cert_file else "http"
         where = f"{scheme}://{config.management.host}:{application.management_port}"

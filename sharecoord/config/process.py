@@ -16,6 +16,7 @@ from sharecoord.config.process_settings import (
     CommitConfig,
     CoordinatorConfig,
     EventsConfig,
+    KafkaPortConfig,
     LimitsConfig,
     ListenConfig,
     LogConfig,
@@ -66,6 +67,7 @@ class ProcessConfig:
     )
     store: StoreConfig = field(default_factory=StoreConfig)
     listen: ListenConfig = field(default_factory=ListenConfig)
+    kafka_port: KafkaPortConfig = field(default_factory=KafkaPortConfig)
     tls: TlsConfig = field(default_factory=TlsConfig)
     security: SecurityConfig = field(default_factory=SecurityConfig)
     coordinator: CoordinatorConfig = field(default_factory=CoordinatorConfig)
@@ -186,7 +188,7 @@ def load(
         warnings=warnings,
     )
     # Values that are legal alone may contradict each other.
-    for check in (_check_tls, _check_security, _check_fleet, _check_memory):
+    for check in (_check_tls, _check_security, _check_fleet, _check_kafka_port, _check_memory):
         check(config)
     return config
 
@@ -345,6 +347,28 @@ def _check_fleet(config: ProcessConfig) -> None:
             "it must be at least twice coordinator.lease.renew.interval.ms, which is "
             f"{coordinator.lease_renew_interval_ms}",
             fix="Raise it, or renew more often",
+        )
+
+
+def _check_kafka_port(config: ProcessConfig) -> None:
+    """Refuses what the Kafka port would serve without a check: it knows no credentials yet."""
+    listen = config.kafka_port.listen
+    if listen is None:
+        return
+    if config.knows_clients or config.security.rules_file:
+        raise InvalidConfigError(
+            "kafka.port.listen is set, and so are rules, tokens, OIDC or client certificates, "
+            "which the Kafka port does not check. Remove kafka.port.listen, or these."
+        )
+    if config.coordinator.mode is Mode.FLEET:
+        raise InvalidConfigError(
+            "kafka.port.listen is set and coordinator.mode is fleet: the Kafka port serves a "
+            "coordinator that is alone. Remove kafka.port.listen, or set the mode to standalone."
+        )
+    if not (listen.is_loopback or config.listen.insecure):
+        raise InvalidConfigError(
+            f"kafka.port.listen: other machines reach {listen}, and the port speaks no TLS. Use "
+            "localhost, or accept that by listen.insecure=true."
         )
 
 

@@ -137,6 +137,15 @@ def _parse_advertised(text: str) -> ListenAddress | None:
     return address
 
 
+def _parse_kafka_port(text: str) -> TcpAddress | None:
+    if not text:
+        return None
+    address = parse_listen_address(text)
+    if isinstance(address, TcpAddress):
+        return address
+    raise ValueError("HOST:PORT: Kafka's clients connect over TCP")
+
+
 def _parse_peer_address(text: str) -> TcpAddress | None:
     address = _parse_advertised(text)
     if address is None or isinstance(address, TcpAddress):
@@ -204,6 +213,19 @@ class ListenConfig:
     ready_file: str = str_setting(
         "listen.ready.file",
         "File into which the address is written once the process serves; empty = none.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaPortConfig:
+    """Where share consumers connect that speak Kafka's own protocol."""
+
+    listen: TcpAddress | None = custom_setting(
+        "kafka.port.listen",
+        "`HOST:PORT` for share consumers that speak Kafka's own protocol; empty = none.",
+        default=None,
+        parser=_parse_kafka_port,
+        renderer=lambda address: "" if address is None else str(address),
     )
 
 

@@ -98,6 +98,14 @@ class HeldBook:
         """All ranges that the book shows, in order."""
         return [HeldRange(first, last, lock.token) for first, last, lock in self._ranges]
 
+    def held_within(self, first: int, last: int) -> list[HeldRange]:
+        """What the member holds of [first, last]; locks that are over do not count."""
+        return [
+            HeldRange(max(low, first), min(high, last), lock.token)
+            for low, high, lock in self._ranges.overlapping(first, last)
+            if not lock.is_over
+        ]
+
     def _cut(self, first: int, last: int, only_token: int | None) -> None:
         for low, high, lock in list(self._ranges.overlapping(first, last)):
             if only_token is not None and lock.token != only_token:

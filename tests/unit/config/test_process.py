@@ -58,7 +58,8 @@ def test_every_setting_lies_in_its_section() -> None:
     for section, section_class in SECTIONS.items():
         for setting in settings_of(section_class).values():
             # Beside the keys of Kafka's clients.
-            assert setting.name.startswith(f"{section}.") or setting.name == "kafka.reader"
+            prefix = section.replace("_", ".") + "."
+            assert setting.name.startswith(prefix) or setting.name == "kafka.reader"
 
 
 def test_flags_win_over_environment_over_kafka_file_over_file(tmp_path: Path) -> None:
@@ -373,3 +374,29 @@ def test_warnings_of_the_kafka_file_are_kept(tmp_path: Path) -> None:
     assert config.kafka == {"bootstrap.servers": "a:1"}
     assert len(config.warnings) == 1
     assert "max.poll.records" in config.warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"security.tokens.file": "tokens.yaml"}, "which the Kafka port does not check"),
+        ({"security.rules.file": "rules.yaml"}, "which the Kafka port does not check"),
+        (
+            {"coordinator.mode": "fleet", "store.url": "postgresql://db/s"},
+            "serves a coordinator that is alone",
+        ),
+        ({"kafka.port.listen": "0.0.0.0:9092"}, "other machines reach 0.0.0.0:9092"),
+        ({"kafka.port.listen": "unix:/tmp/s"}, "Kafka's clients connect over TCP"),
+    ],
+)
+def test_a_kafka_port_that_would_serve_unchecked_is_refused(
+    more: dict[str, str], said: str
+) -> None:
+    with pytest.raises(InvalidConfigError, match=said):
+        load(None, {}, {"kafka.port.listen": "localhost:9092", **more})
+
+
+def test_a_kafka_port_for_this_machine_is_served() -> None:
+    config = load(None, {}, {"kafka.port.listen": "localhost:9092"})
+    assert str(config.kafka_port.listen) == "localhost:9092"
+    assert "port.listen" not in config.kafka

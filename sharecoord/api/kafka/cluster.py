@@ -1,0 +1,133 @@
+"""The cluster as members see it: one broker, which leads every partition and every group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import Any, Final
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+
+from sharecoord.api.kafka.codec import TOLD, Head, make
+from sharecoord.api.kafka.topic_ids import wire_id
+from sharecoord.config.endpoints import TcpAddress
+from sharecoord.ports import TopicCatalog, TopicInfo
+
+NODE_ID: Final = 1
+"""The broker that this coordinator passes for."""
+
+NO_TIME: Final = timedelta(0)
+_NONE: Final = UUID(int=0)
+
+
+class Cluster:
+    """Answers questions about brokers, topics and groups' places."""
+
+    def __init__(self, catalog: TopicCatalog, cluster_id: str, address: TcpAddress) -> None:
+        """Members connect to `address`."""
+        self._catalog = catalog
+        self.cluster_id = cluster_id
+        self._address = address
+        self._topics: dict[UUID, str] = {}
+        """Names of topics that were told, by id: some clients ask by id, old brokers know none."""
+
+    def api_versions(self, head: Head, error: ErrorCode = ErrorCode.none) -> Any:
+        """What is served."""
+        keys = [
+            make(head, "ApiVersion", api_key=key, min_version=first, max_version=last)
+            for key, (first, last) in sorted(TOLD.items())
+        ]
+        return make(
+            head,
+            "ApiVersionsResponse",
+            error_code=error,
+            api_keys=tuple(keys),
+            throttle_time=NO_TIME,
+        )
+
+    def find_coordinator(self, head: Head, request: Any) -> Any:
+        """This broker, for every group."""
+        place = {"node_id": NODE_ID, "host": self._address.host, "port": self._address.port}
+        found = {"error_code": ErrorCode.none, "error_message": None, "throttle_time": NO_TIME}
+        if head.version < 4:
+            return make(head, "FindCoordinatorResponse", **place, **found)
+        coordinators = tuple(
+            make(head, "Coordinator", key=key, **place, **found) for key in request.coordinator_keys
+        )
+        return make(
+            head, "FindCoordinatorResponse", throttle_time=NO_TIME, coordinators=coordinators
+        )
+
+    async def metadata(self, head: Head, request: Any) -> Any:
+        """Topics by name or id; all brokers are this one."""
+        broker = make(
+            head,
+            "MetadataResponseBroker",
+            node_id=NODE_ID,
+            host=self._address.host,
+            port=self._address.port,
+            rack=None,
+        )
+        topics = () if request.topics is None else request.topics
+        named = [self._name_of(each) for each in topics]
+        found = await self._catalog.describe([name for _, name in named if name])
+        return make(
+            head,
+            "MetadataResponse",
+            throttle_time=NO_TIME,
+            brokers=(broker,),
+            cluster_id=self.cluster_id or None,
+            controller_id=NODE_ID,
+            topics=tuple(self._topic(head, *each, found.get(each[1])) for each in named),
+            error_code=ErrorCode.none,
+        )
+
+    def _name_of(self, topic: Any) -> tuple[UUID | None, str]:
+        asked: UUID | None = getattr(topic, "topic_id", None)
+        return asked, topic.name or (self._topics.get(asked, "") if asked else "")
+
+    def _topic(self, head: Head, asked: UUID | None, name: str, info: TopicInfo | None) -> Any:
+        if info is None:
+            error = ErrorCode.unknown_topic_id if asked else ErrorCode.unknown_topic_or_partition
+            refused = name in self._catalog.refusals
+            return make(
+                head,
+                "MetadataResponseTopic",
+                error_code=ErrorCode.topic_authorization_failed if refused else error,
+                name=name or ("" if head.version < 12 else None),
+                topic_id=asked or _NONE,
+                partitions=(),
+            )
+        return make(
+            head,
+            "MetadataResponseTopic",
+            error_code=ErrorCode.none,
+            name=name,
+            topic_id=self.id_of(name, info.topic_id),
+            partitions=tuple(self._partitions(head, info.partitions)),
+        )
+
+    @staticmethod
+    def _partitions(head: Head, numbers: Iterable[int]) -> Iterable[Any]:
+        for number in numbers:
+            yield make(
+                head,
+                "MetadataResponsePartition",
+                error_code=ErrorCode.none,
+                partition_index=number,
+                leader_id=NODE_ID,
+                leader_epoch=0,
+                replica_nodes=(NODE_ID,),
+                isr_nodes=(NODE_ID,),
+            )
+
+    def name_of(self, topic_id: UUID | None) -> str | None:
+        """The topic that was told under this id."""
+        return None if topic_id is None else self._topics.get(topic_id)
+
+    def id_of(self, topic: str, topic_id: str) -> UUID:
+        """The id of a topic on the wire, which is asked for by it later."""
+        found = wire_id(self.cluster_id, topic, topic_id)
+        self._topics[found] = topic
+        return found

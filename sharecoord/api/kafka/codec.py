@@ -1,0 +1,150 @@
+"""Requests and answers of Kafka's protocol, as kio's dataclasses; the versions that are served.
+
+A request is `length | api key | version | correlation id | client id | body`. Only the length and
+these four fields are looked at here; see `reading` for the rest.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import fields
+from functools import cache
+from importlib import import_module
+from io import BytesIO
+from typing import Any, Final, NamedTuple
+
+from kio.index import load_request_schema, load_response_schema
+from kio.serial import entity_writer
+
+from sharecoord.api.kafka.reading import Reader, entity_reader, legacy_text, read_tags
+
+METADATA: Final = 3
+FIND_COORDINATOR: Final = 10
+SASL_HANDSHAKE: Final = 17
+API_VERSIONS: Final = 18
+SHARE_GROUP_HEARTBEAT: Final = 76
+SHARE_FETCH: Final = 78
+SHARE_ACKNOWLEDGE: Final = 79
+
+VERSIONS: Final = {
+    METADATA: (0, 13),
+    FIND_COORDINATOR: (0, 6),
+    API_VERSIONS: (0, 4),
+    SHARE_GROUP_HEARTBEAT: (1, 1),
+    SHARE_FETCH: (1, 2),
+    SHARE_ACKNOWLEDGE: (1, 2),
+}
+"""The first and the last version of each API that is served; kio knows all of them."""
+
+TOLD: Final = VERSIONS | {0: (3, 13), 1: (4, 18)}
+"""What ApiVersions tells. librdkafka reads record batches only of a broker that has Produce and
+Fetch too, of versions that know them; who calls these gets an error."""
+
+_FLEXIBLE_HEADER: Final = 2
+"""The version of a request's header from which on tagged fields follow."""
+
+_HEAD: Final = struct.Struct(">hhi")
+_CORRELATION: Final = struct.Struct(">i")
+
+
+class Head(NamedTuple):
+    """The beginning of each request."""
+
+    api_key: int
+    version: int
+    correlation_id: int
+
+
+class ProtocolError(Exception):
+    """What came is no request of Kafka's protocol: the connection ends."""
+
+
+def head_of(frame: memoryview) -> Head:
+    """The head of a request.
+
+    Raises:
+        ProtocolError: The request is shorter than a head.
+    """
+    if len(frame) < _HEAD.size:
+        raise ProtocolError(f"a request of {len(frame)} bytes has no head")
+    return Head(*_HEAD.unpack_from(frame))
+
+
+def is_served(head: Head) -> bool:
+    """Whether the request is of an API and of a version that are served."""
+    first, last = VERSIONS.get(head.api_key, (0, -1))
+    return first <= head.version <= last
+
+
+def read(head: Head, frame: memoryview) -> tuple[str, Any]:
+    """The client's id and the body of a request, as kio's dataclass.
+
+    Raises:
+        ProtocolError: It is none.
+    """
+    schema = _request_type(*head[:2])
+    try:
+        client_id, at = legacy_text(frame, _HEAD.size)
+        if schema.__header_schema__.__version__ >= _FLEXIBLE_HEADER:
+            at = read_tags(frame, at, {}, {})
+        body, at = _reader(*head[:2])(frame, at)
+    except ValueError as error:
+        raise ProtocolError(f"API {head.api_key} version {head.version}: {error}") from error
+    if at != len(frame):
+        raise ProtocolError(f"API {head.api_key} version {head.version}: bytes are left over")
+    return client_id or "", body
+
+
+def answer_of(head: Head, body: Any) -> bytes:
+    """An answer with its length, in the version of its request."""
+    buffer = BytesIO()
+    buffer.write(bytes(4))
+    buffer.write(prefix_of(head))
+    of: Any = type(body)
+    _writer(of)(buffer, body)
+    found = buffer.getbuffer()
+    found[:4] = _CORRELATION.pack(len(found) - 4)
+    return bytes(found)
+
+
+def prefix_of(head: Head) -> bytes:
+    """The header of an answer: the correlation id, and no tagged field where there may be some."""
+    number = _CORRELATION.pack(head.correlation_id)
+    # The header of ApiVersions' answer is the old one in every version (KIP-511).
+    is_flexible = head.api_key != API_VERSIONS and _answer_type(*head[:2]).__flexible__
+    return number + b"\0" if is_flexible else number
+
+
+def make(head: Head, name: str, /, **values: Any) -> Any:
+    """One of kio's dataclasses of the answer to a request.
+
+    Values that its version does not have yet, or any more, are left out.
+    """
+    of, names = _fields(head.api_key, head.version, name)
+    return of(**{each: value for each, value in values.items() if each in names})
+
+
+@cache
+def _request_type(api_key: int, version: int) -> Any:
+    return load_request_schema(api_key, version)
+
+
+@cache
+def _reader(api_key: int, version: int) -> Reader:
+    return entity_reader(load_request_schema(api_key, version))
+
+
+@cache
+def _answer_type(api_key: int, version: int) -> Any:
+    return load_response_schema(api_key, version)
+
+
+@cache
+def _fields(api_key: int, version: int, name: str) -> tuple[Any, frozenset[str]]:
+    of = getattr(import_module(_answer_type(api_key, version).__module__), name)
+    return of, frozenset(each.name for each in fields(of))
+
+
+@cache
+def _writer(of: Any) -> Any:
+    return entity_writer(of)

@@ -1,0 +1,56 @@
+"""Kafka's error codes for the errors of this package: one table."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from sharecoord.core.delivery import PartitionResult
+from sharecoord.errors import (
+    GroupMaxSizeReachedError,
+    GroupNotEmptyError,
+    GroupNotFoundError,
+    InvalidConfigError,
+    InvalidRequestError,
+    MemberFencedError,
+    QuotaExceededError,
+    SharecoordError,
+    UnauthenticatedError,
+    UnauthorizedError,
+    UnknownMemberError,
+    UnknownTopicOrPartitionError,
+    UnsupportedVersionError,
+)
+
+_CODES: Final[dict[type[SharecoordError], ErrorCode]] = {
+    GroupMaxSizeReachedError: ErrorCode.group_max_size_reached,
+    GroupNotEmptyError: ErrorCode.non_empty_group,
+    GroupNotFoundError: ErrorCode.group_id_not_found,
+    InvalidConfigError: ErrorCode.invalid_config,
+    InvalidRequestError: ErrorCode.invalid_request,
+    MemberFencedError: ErrorCode.fenced_member_epoch,
+    QuotaExceededError: ErrorCode.group_max_size_reached,
+    UnauthenticatedError: ErrorCode.sasl_authentication_failed,
+    UnauthorizedError: ErrorCode.group_authorization_failed,
+    UnknownMemberError: ErrorCode.unknown_member_id,
+    UnknownTopicOrPartitionError: ErrorCode.unknown_topic_or_partition,
+    UnsupportedVersionError: ErrorCode.unsupported_version,
+}
+"""The codes of errors that are not of this coordinator's making."""
+
+
+def code_of(error: SharecoordError) -> ErrorCode:
+    """The code for an error; who may try again is told so by a code that is retriable."""
+    if type(error) in _CODES:
+        return _CODES[type(error)]
+    if error.retriable:
+        return ErrorCode.coordinator_not_available
+    return ErrorCode.unknown_server_error
+
+
+def acknowledge_code(result: PartitionResult) -> ErrorCode:
+    """The code for the acknowledgements of one share-partition."""
+    if result.error is not None:
+        return code_of(result.error)
+    return ErrorCode.invalid_record_state if result.exceptions else ErrorCode.none

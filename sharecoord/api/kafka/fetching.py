@@ -1,0 +1,329 @@
+"""ShareFetch and ShareAcknowledge: records to members, and what these say of them."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import timedelta
+from itertools import groupby
+from typing import Any, Final
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+
+from sharecoord.api.kafka.cluster import NO_TIME, NODE_ID, Cluster
+from sharecoord.api.kafka.codec import Head, make, prefix_of
+from sharecoord.api.kafka.errors import acknowledge_code, code_of
+from sharecoord.api.kafka.members import KafkaMember, ShareSession
+from sharecoord.api.kafka.membership import Membership
+from sharecoord.api.kafka.record_batches import record_data
+from sharecoord.core.changes import Place
+from sharecoord.core.delivery import Delivery
+from sharecoord.core.partition.decisions import AcknowledgedRange, Acknowledgements
+from sharecoord.core.states import AcknowledgeType, AcquireMode
+from sharecoord.errors import SharecoordError
+from sharecoord.runtime.kernel.context import Context
+
+OPEN, CLOSE = 0, -1
+"""Share session epochs that are none (KIP-932)."""
+
+MAX_WAIT_S: Final = 30.0
+"""Longest wait of a fetch; the connection's next request waits as long."""
+
+Parts = list[bytes | memoryview]
+"""An answer in pieces, which are written one behind the other."""
+
+Errors = dict[tuple[UUID, int], ErrorCode]
+"""By topic id and partition: what became of acknowledgements."""
+
+_GAP: Final = 0
+_PARTITION: Final = struct.Struct(">ih")
+_RANGE: Final = struct.Struct(">qqhB")
+_LEADER: Final = struct.Struct(">iiB")
+
+
+class Fetching:
+    """The fetches and acknowledgements of all members of this port."""
+
+    def __init__(self, context: Context, membership: Membership, cluster: Cluster) -> None:
+        self._context = context
+        self._membership = membership
+        self._cluster = cluster
+
+    # -- ShareFetch ------------------------------------------------------------------------------
+
+    async def fetch(self, head: Head, request: Any, connection: object) -> Parts:
+        """Answers a ShareFetch: first what its acknowledgements say is settled, then records come.
+
+        Both wait at the same time.
+        """
+        try:
+            member = self._membership.find(request.group_id, request.member_id)
+            failed = self._turn(member, request, connection)
+        except SharecoordError as error:
+            return _fetched(head, code_of(error), 0, {}, {})
+        if failed is not ErrorCode.none:
+            return _fetched(head, failed, 0, {}, {})
+        session = member.session
+        assert session is not None, "joined"
+        member.group.expire_later(session)
+        said, errors = self._said(member, request.topics)
+        settling = asyncio.ensure_future(member.acknowledge(said)) if said else None
+        if request.share_session_epoch != CLOSE:
+            self._change(member, request)
+            await self._wait(member, request)
+        if settling is not None:
+            errors |= self._errors(await settling)
+        deliveries = member.take(self._context.clock.now_ms())
+        if request.share_session_epoch == CLOSE:
+            self._membership.close_share(member)
+        found: dict[tuple[UUID, int], list[Delivery]] = {}
+        for each in deliveries:
+            place = self._cluster.id_of(each.key.topic, each.key.topic_id), each.key.partition
+            found.setdefault(place, []).append(each)
+        lock_ms = member.group.settings.lock_duration_ms
+        return _fetched(head, ErrorCode.none, lock_ms, found, errors)
+
+    def _turn(self, member: KafkaMember, request: Any, connection: object) -> ErrorCode:
+        """Opens a share session, or takes the next request of one (KIP-932, share sessions)."""
+        epoch = request.share_session_epoch
+        if epoch == OPEN:
+            if any(part.acknowledgement_batches for topic in request.topics
+                   for part in topic.partitions):  # fmt: skip
+                return ErrorCode.invalid_request
+            if member.share is not None:
+                member.close_share()
+            member.share = ShareSession(connection)
+            return ErrorCode.none
+        if member.share is None:
+            return ErrorCode.share_session_not_found
+        if epoch != CLOSE and not member.share.takes(epoch):
+            return ErrorCode.invalid_share_session_epoch
+        return ErrorCode.none
+
+    def _change(self, member: KafkaMember, request: Any) -> None:
+        """Takes what the member fetches from now on; it gets nothing of other partitions."""
+        share, session = member.share, member.session
+        assert share is not None, "opened"
+        assert session is not None, "joined"
+        before = set(share.places)
+        share.places.update(self._places(request.topics))
+        share.places.difference_update(
+            (name, number)
+            for topic in request.forgotten_topics_data
+            if (name := self._cluster.name_of(topic.topic_id))
+            for number in topic.partitions
+        )
+        if share.places != before:
+            assigned = member.group.assignment(session).topics
+            all_places = {(t, n) for t, (_, numbers) in assigned.items() for n in numbers}
+            member.group.pause(session, frozenset(all_places - share.places))
+
+    def _places(self, topics: Iterable[Any]) -> Iterator[Place]:
+        for topic in topics:
+            if name := self._cluster.name_of(topic.topic_id):
+                yield from ((name, part.partition_index) for part in topic.partitions)
+
+    async def _wait(self, member: KafkaMember, request: Any) -> None:
+        """Opens the credit of this fetch, and waits for records."""
+        session, group = member.session, member.group
+        assert session is not None, "joined"
+        group.polled(session)
+        records = max(0, request.max_records)
+        session.mode = _mode_of(request)
+        session.max_poll_records = records + group.held(session)
+        session.credit.records = session.credit.delivered_records + records
+        session.credit.size_bytes = session.credit.delivered_bytes + max(1, request.max_bytes)
+        member.arrived.clear()
+        group.dispatcher.offer(session)
+        wait_s = min(MAX_WAIT_S, request.max_wait.total_seconds())
+        try:
+            async with asyncio.timeout(wait_s):
+                while not member.waiting and member.ended is None:
+                    await member.arrived.wait()
+                    member.arrived.clear()
+        except TimeoutError:
+            pass
+        finally:
+            session.credit.use_up()
+
+    # -- ShareAcknowledge ------------------------------------------------------------------------
+
+    async def acknowledge(self, head: Head, request: Any) -> Any:
+        """Answers a ShareAcknowledge once it is durable."""
+        lock_ms, errors = 0, Errors()
+        failed = ErrorCode.none
+        try:
+            member = self._membership.find(request.group_id, request.member_id)
+            failed = self._acknowledge_turn(member, request.share_session_epoch)
+            if failed is ErrorCode.none:
+                assert member.session is not None, "joined"
+                member.group.expire_later(member.session)
+                member.group.polled(member.session)
+                said, errors = self._said(member, request.topics)
+                if said:
+                    errors |= self._errors(await member.acknowledge(said))
+                lock_ms = member.group.settings.lock_duration_ms
+                if request.share_session_epoch == CLOSE:
+                    self._membership.close_share(member)
+        except SharecoordError as error:
+            failed = code_of(error)
+        leader = make(head, "LeaderIdAndEpoch", leader_id=NODE_ID, leader_epoch=0)
+        topics = tuple(
+            make(
+                head,
+                "ShareAcknowledgeTopicResponse",
+                topic_id=topic_id,
+                partitions=tuple(
+                    make(head, "PartitionData", partition_index=number, error_code=errors[place],
+                         current_leader=leader)
+                    for place in places for number in place[1:]
+                ),
+            )
+            for topic_id, places in groupby(sorted(errors), key=lambda place: place[0])
+        )  # fmt: skip
+        return make(
+            head,
+            "ShareAcknowledgeResponse",
+            throttle_time=NO_TIME,
+            error_code=failed,
+            acquisition_lock_timeout=timedelta(milliseconds=lock_ms),
+            responses=topics,
+            node_endpoints=(),
+        )
+
+    @staticmethod
+    def _acknowledge_turn(member: KafkaMember, epoch: int) -> ErrorCode:
+        if epoch == OPEN:
+            return ErrorCode.invalid_share_session_epoch
+        if member.share is None:
+            return ErrorCode.share_session_not_found
+        if epoch != CLOSE and not member.share.takes(epoch):
+            return ErrorCode.invalid_share_session_epoch
+        return ErrorCode.none
+
+    # -- what members say ------------------------------------------------------------------------
+
+    def _said(self, member: KafkaMember, topics: Iterable[Any]) -> tuple[Acknowledgements, Errors]:
+        """What a member says, under the tokens of its locks; and what is not its own to say."""
+        said: list[tuple[str, str, int, Sequence[AcknowledgedRange]]] = []
+        errors: Errors = {}
+        for topic in topics:
+            name = self._cluster.name_of(topic.topic_id)
+            topic_id = "" if name is None else member.group.topic_ids.get(name, "")
+            for part in topic.partitions:
+                if not part.acknowledgement_batches:
+                    continue
+                place = topic.topic_id, part.partition_index
+                errors[place] = ErrorCode.none
+                if name is None:
+                    errors[place] = ErrorCode.unknown_topic_id
+                    continue
+                log_id = name, topic_id, part.partition_index
+                book = member.held.get(log_id)
+                ranges: list[AcknowledgedRange] = []
+                for first, last, kind in _runs(part.acknowledgement_batches):
+                    held = () if book is None else book.held_within(first, last)
+                    if sum(each.last - each.first + 1 for each in held) != last - first + 1:
+                        errors[place] = ErrorCode.invalid_record_state
+                    ranges += (
+                        AcknowledgedRange(each.first, each.last, kind, each.lock_token)
+                        for each in held
+                    )
+                if ranges:
+                    said.append((*log_id, ranges))
+        return said, errors
+
+    def _errors(self, results: Iterable[Any]) -> Errors:
+        """The outcomes that are errors."""
+        return {
+            (self._cluster.id_of(each.key.topic, each.key.topic_id), each.key.partition): code
+            for each in results
+            if (code := acknowledge_code(each)) is not ErrorCode.none
+        }
+
+
+def _mode_of(request: Any) -> AcquireMode:
+    """Version 1 of ShareFetch has batch_optimized alone."""
+    is_exact = getattr(request, "share_acquire_mode", 0) == 1
+    return AcquireMode.RECORD_LIMIT if is_exact else AcquireMode.BATCH_OPTIMIZED
+
+
+def _runs(batches: Iterable[Any]) -> Iterator[tuple[int, int, AcknowledgeType]]:
+    """Consecutive offsets that are acknowledged alike.
+
+    A single type is for the whole batch. Gaps are archived by the coordinator before anybody gets
+    them; what a client takes for one all the same has no record, and is finished.
+    """
+    for batch in batches:
+        types = batch.acknowledge_types
+        if len(types) == 1:
+            yield batch.first_offset, batch.last_offset, _type_of(types[0])
+            continue
+        first = batch.first_offset
+        for kind, same in groupby(types):
+            count = sum(1 for _ in same)
+            yield first, first + count - 1, _type_of(kind)
+            first += count
+
+
+def _type_of(number: int) -> AcknowledgeType:
+    return AcknowledgeType.ACCEPT if number == _GAP else AcknowledgeType(number)
+
+
+# -- the answer to a fetch, by hand: its record data is not copied --------------------------------
+
+
+def _fetched(
+    head: Head,
+    error: ErrorCode,
+    lock_ms: int,
+    found: dict[tuple[UUID, int], list[Delivery]],
+    errors: Errors,
+) -> Parts:
+    """ShareFetchResponse, versions 1 and 2, with its length."""
+    places = sorted(found.keys() | errors.keys())
+    topics = [(topic_id, list(same)) for topic_id, same in groupby(places, key=lambda p: p[0])]
+    parts: Parts = [
+        prefix_of(head),
+        struct.pack(">ihBi", 0, error.value, 0, lock_ms),
+        _uvarint(len(topics) + 1),
+    ]
+    for topic_id, of_topic in topics:
+        parts += topic_id.bytes, _uvarint(len(of_topic) + 1)
+        for place in of_topic:
+            code = errors.get(place, ErrorCode.none)
+            _add_partition(parts, place[1], code, found.get(place, []))
+        parts.append(b"\0")
+    # No endpoints of other brokers, no tagged fields.
+    parts.append(b"\1\0")
+    return [struct.pack(">i", sum(map(len, parts))), *parts]
+
+
+def _add_partition(
+    parts: Parts, number: int, acknowledged: ErrorCode, deliveries: list[Delivery]
+) -> None:
+    data = record_data(deliveries)
+    parts += (
+        _PARTITION.pack(number, 0),
+        # No message, the code of the acknowledgements, no message.
+        struct.pack(">BhB", 0, acknowledged.value, 0),
+        # As a broker answers that is the leader.
+        _LEADER.pack(0, 0, 0),
+        _uvarint(sum(map(len, data)) + 1),
+        *data,
+    )
+    ranges = sorted(each for delivery in deliveries for each in delivery.ranges)
+    parts.append(_uvarint(len(ranges) + 1))
+    parts += (_RANGE.pack(each.first, each.last, each.delivery_count, 0) for each in ranges)
+    parts.append(b"\0")
+
+
+def _uvarint(number: int) -> bytes:
+    found = bytearray()
+    while number >= 0x80:
+        found.append(number & 0x7F | 0x80)
+        number >>= 7
+    found.append(number)
+    return bytes(found)

@@ -1,0 +1,194 @@
+"""Members that speak Kafka's protocol: their epochs, their share sessions, what they hold."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from sharecoord.core.changes import LogId, PartitionKey, Place
+from sharecoord.core.delivery import Assignment, Delivery, PartitionResult
+from sharecoord.core.fleet.held_book import HeldBook
+from sharecoord.core.fleet.peering import Relayed
+from sharecoord.core.partition.decisions import (
+    AcknowledgedRange,
+    Acknowledgements,
+    HeldRange,
+    RangeOutcome,
+    TakenBack,
+)
+from sharecoord.core.states import AcknowledgeType
+from sharecoord.errors import SharecoordError
+from sharecoord.runtime.group.actor import GroupActor
+from sharecoord.runtime.member.session import Session
+from sharecoord.runtime.partition.collector import Collector
+
+EPOCH_MAX: Final = 2**31 - 1
+"""The last epoch of a share session; 1 follows (KIP-932)."""
+
+
+@dataclass(eq=False)
+class ShareSession:
+    """What a member has said on one connection about what it fetches (KIP-932, share sessions)."""
+
+    connection: object
+    """A session ends with its connection."""
+    epoch: int = 1
+    """That of the next request."""
+    places: set[Place] = field(default_factory=set)
+    """The partitions that the member fetches."""
+
+    def takes(self, epoch: int) -> bool:
+        """Whether a request has the epoch of its turn; if so, the next one is expected."""
+        if epoch != self.epoch:
+            return False
+        self.epoch = 1 if epoch == EPOCH_MAX else epoch + 1
+        return True
+
+
+@dataclass(eq=False)
+class KafkaMember:
+    """A member, and its `MemberChannel`: deliveries wait for its next ShareFetch."""
+
+    group: GroupActor
+    epoch: int = 1
+    """Kafka's member epoch. It grows with each change of the assignment; the session's own epoch
+    does not fit into it."""
+    assignment: Assignment | None = None
+    """The one of that epoch."""
+    session: Session | None = None
+    """None until the join is stored."""
+    share: ShareSession | None = None
+    held: dict[LogId, HeldBook] = field(default_factory=dict)
+    """Kafka's acknowledgements have no lock tokens: they are looked up here."""
+    waiting: list[Delivery] = field(default_factory=list)
+    arrived: asyncio.Event = field(default_factory=asyncio.Event)
+    is_leaving: bool = False
+    """Whether the member has left the group, and its share session is still open: clients send
+    their last acknowledgements after they have left."""
+    ended: SharecoordError | None = None
+    unsent_since_s: float = math.inf
+    """Never a time: nothing is sent unasked."""
+
+    # -- MemberChannel ---------------------------------------------------------------------------
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes of the deliveries that wait."""
+        return sum(each.size_bytes for each in self.waiting)
+
+    def deliver(self, delivery: Delivery, now_ms: int) -> None:
+        """Keeps a delivery for the fetch that waits."""
+        assert now_ms >= 0, "monotonic"
+        self.waiting.append(delivery)
+        self.arrived.set()
+
+    def relay(self, item: Relayed) -> None:
+        """Never called: this port serves no fleet yet, and says so at the start."""
+        raise AssertionError(f"{item.key} is another coordinator's")
+
+    def taken_back(self, key: PartitionKey, ranges: Sequence[TakenBack]) -> None:
+        """Locks ended: what waits under them is not fetched, and nothing of them is held."""
+        lost = [HeldRange(*taken[1:4]) for taken in ranges]
+        tokens = {each.lock_token for each in lost}
+        kept: list[Delivery] = []
+        for each in self.waiting:
+            if each.key == key and any(one.lock_token in tokens for one in each.ranges):
+                self._hand_back(each)
+            else:
+                kept.append(each)
+        self.waiting = kept
+        if (book := self.held.get(key.log_id)) is not None:
+            for one in lost:
+                book.settled(*one)
+
+    def acknowledged(self, acknowledge_id: int, results: list[PartitionResult]) -> None:
+        """Never called: each request has its own collector."""
+        raise AssertionError(f"no stream to answer {acknowledge_id} on ({len(results)} results)")
+
+    def assigned(self, assignment: Assignment) -> None:
+        """Does nothing: the next heartbeat tells it."""
+
+    def drain(self, addresses: Sequence[str], grace_ms: int) -> None:
+        """Ends a waiting fetch early, with what there is."""
+        self.arrived.set()
+
+    def timed_out(self) -> None:
+        """Does nothing: the next fetch is the sign that the application goes on."""
+
+    def end(self, error: SharecoordError | None) -> None:
+        """Notes that the member is none any more; its next request hears of it."""
+        self.ended = error
+        self.arrived.set()
+
+    def cut(self, error: SharecoordError) -> None:
+        """Never called: there is no stream that could stall."""
+        raise AssertionError(f"no stream to cut: {error}")
+
+    # -- fetches and acknowledgements ------------------------------------------------------------
+
+    def take(self, now_ms: int) -> list[Delivery]:
+        """The deliveries that wait; from now on the member holds them."""
+        found, self.waiting = self.waiting, []
+        for each in found:
+            book = self.held.setdefault(each.key.log_id, HeldBook())
+            for one in each.ranges:
+                book.put(one.first, one.last, one.lock_token, max(one.deadline_ms, now_ms))
+        return found
+
+    async def acknowledge(self, said: Acknowledgements) -> list[PartitionResult]:
+        """Settles what the member says, durably."""
+        assert self.session is not None, "joined"
+        done: asyncio.Future[list[PartitionResult]] = asyncio.get_running_loop().create_future()
+        self.group.acknowledge(self.session, said, Collector(done.set_result))
+        results = await done
+        outcomes = {result.key.log_id: result for result in results}
+        for name, topic_id, partition, ranges in said:
+            result = outcomes.get((name, topic_id, partition))
+            if result is not None and result.error is None:
+                self._follow((name, topic_id, partition), ranges, result.exceptions)
+        return results
+
+    def _follow(
+        self,
+        log_id: LogId,
+        ranges: Sequence[AcknowledgedRange],
+        exceptions: Sequence[RangeOutcome],
+    ) -> None:
+        """Forgets what is settled, and what was refused: its lock is another one's by now."""
+        book = self.held.get(log_id)
+        if book is None:
+            return
+        for each in ranges:
+            if each.type is not AcknowledgeType.RENEW:
+                book.settled(each.first, each.last, each.lock_token)
+        for one in exceptions:
+            for held in book.held_within(one.first, one.last):
+                book.settled(*held)
+        if not book:
+            del self.held[log_id]
+
+    def close_share(self) -> None:
+        """The share session is over: what the member holds is released (KIP-932, T11)."""
+        self.share = None
+        session = self.session
+        if session is None:
+            return
+        session.credit.use_up()
+        for delivery in self.waiting:
+            self._hand_back(delivery)
+        self.waiting.clear()
+        released = [
+            (*log_id, [AcknowledgedRange(*held[:2], AcknowledgeType.RELEASE, held.lock_token)
+                       for held in book.held()])
+            for log_id, book in self.held.items()
+        ]  # fmt: skip
+        self.held.clear()
+        if released and session.channel is self:
+            self.group.acknowledge(session, released, Collector(lambda _: None))
+
+    def _hand_back(self, delivery: Delivery) -> None:
+        assert self.session is not None, "joined"
+        self.group.hand_back(self.session, delivery.key, delivery.ranges)

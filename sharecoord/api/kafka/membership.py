@@ -1,0 +1,179 @@
+"""ShareGroupHeartbeat: who joins, stays and leaves, and which partitions a member has."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from sharecoord.api.kafka.cluster import NO_TIME, Cluster
+from sharecoord.api.kafka.codec import Head, make
+from sharecoord.api.kafka.errors import code_of
+from sharecoord.api.kafka.members import KafkaMember
+from sharecoord.core.states import AcquireMode
+from sharecoord.errors import SharecoordError, UnknownMemberError
+from sharecoord.runtime.group.groups import Groups
+from sharecoord.runtime.member.session import JoinCommand
+from sharecoord.security.principals import Caller
+
+HEARTBEAT_INTERVAL: Final = timedelta(seconds=5)
+"""`group.share.heartbeat.interval.ms` of a broker."""
+
+JOIN, LEAVE = 0, -1
+"""Member epochs that are none (KIP-932)."""
+
+_POLL_INTERVAL_MS_MAX: Final = 2**31 - 1
+"""Kafka's clients see to `max.poll.interval.ms` themselves."""
+
+_OPENS: Final = frozenset(range(5))
+"""Every client opens every compression that Kafka has."""
+
+
+class Membership:
+    """The members of this port, by group and member id."""
+
+    def __init__(self, groups: Groups, cluster: Cluster) -> None:
+        self._groups = groups
+        self._cluster = cluster
+        self._members: dict[tuple[str, str], KafkaMember] = {}
+
+    def find(self, group_id: str, member_id: str) -> KafkaMember:
+        """A member that has joined.
+
+        Raises:
+            UnknownMemberError: It has not, or its session has ended.
+            SharecoordError: The coordinator has ended its session, and why.
+        """
+        member = self._members.get((group_id, member_id))
+        if member is None or member.session is None:
+            raise UnknownMemberError(f"member {member_id!r} of group {group_id!r} is not known")
+        if member.ended is not None or member.session.channel is not member:
+            del self._members[group_id, member_id]
+            raise member.ended or UnknownMemberError(
+                f"the session of member {member_id!r} of group {group_id!r} has ended"
+            )
+        return member
+
+    async def heartbeat(self, head: Head, request: Any, client_id: str, caller: Caller) -> Any:
+        """Answers a heartbeat; errors are told by their code."""
+        try:
+            if request.member_epoch == LEAVE:
+                self._leave(request.group_id, request.member_id)
+                return self._answer(head, request.member_id, LEAVE)
+            if request.member_epoch == JOIN:
+                member = await self._join(request, client_id, caller)
+            else:
+                member = self.find(request.group_id, request.member_id)
+                self._check_epoch(member, request.member_epoch)
+                self._subscribe(member, request)
+        except SharecoordError as error:
+            return make(
+                head,
+                "ShareGroupHeartbeatResponse",
+                throttle_time=NO_TIME,
+                error_code=code_of(error),
+                error_message=error.message,
+                member_id=request.member_id,
+                member_epoch=request.member_epoch,
+                heartbeat_interval=HEARTBEAT_INTERVAL,
+            )
+        assert member.session is not None, "joined"
+        member.group.expire_later(member.session)
+        return self._told(head, member, anew=request.member_epoch != member.epoch)
+
+    async def _join(self, request: Any, client_id: str, caller: Caller) -> KafkaMember:
+        key = (request.group_id, request.member_id)
+        member = self._members.get(key)
+        if member is not None and member.share is not None:
+            member.close_share()
+        command = JoinCommand(
+            member_id=request.member_id,
+            client_id=client_id,
+            host=caller.address,
+            topics=tuple(request.subscribed_topic_names or ()),
+            mode=AcquireMode.BATCH_OPTIMIZED,
+            max_poll_records=0,
+            max_poll_interval_ms=_POLL_INTERVAL_MS_MAX,
+            credit_records=0,
+            credit_bytes=0,
+            opens=_OPENS,
+            caller=caller,
+        )
+        group = await self._groups.open(request.group_id, caller.principal.name)
+        member = KafkaMember(group)
+        member.group, member.session, _ = await self._groups.join(key[0], command, member)
+        self._members[key] = member
+        return member
+
+    @staticmethod
+    def _check_epoch(member: KafkaMember, epoch: int) -> None:
+        # The answer that told of the present epoch may have been lost.
+        if epoch not in (member.epoch, member.epoch - 1):
+            raise UnknownMemberError(f"member epoch {epoch} is not {member.epoch}; join again")
+
+    def _subscribe(self, member: KafkaMember, request: Any) -> None:
+        wanted, session = request.subscribed_topic_names, member.session
+        assert session is not None, "joined"
+        if wanted is not None and frozenset(wanted) != session.topics:
+            self._groups.subscribe(member.group, session, tuple(wanted))
+
+    def _told(self, head: Head, member: KafkaMember, *, anew: bool) -> Any:
+        """The answer to a member, with its assignment if it does not know it."""
+        session = member.session
+        assert session is not None, "joined"
+        assignment = member.group.assignment(session)
+        if member.assignment is None or assignment.topics != member.assignment.topics:
+            member.epoch += member.assignment is not None
+            member.assignment, anew = assignment, True
+        if not anew:
+            return self._answer(head, session.member_id, member.epoch)
+        topics = tuple(
+            make(
+                head,
+                "TopicPartitions",
+                topic_id=self._cluster.id_of(topic, topic_id),
+                partitions=partitions,
+            )
+            for topic, (topic_id, partitions) in sorted(assignment.topics.items())
+        )
+        told = make(head, "Assignment", topic_partitions=topics)
+        return self._answer(head, session.member_id, member.epoch, told)
+
+    @staticmethod
+    def _answer(head: Head, member_id: str, epoch: int, assignment: Any = None) -> Any:
+        return make(
+            head,
+            "ShareGroupHeartbeatResponse",
+            throttle_time=NO_TIME,
+            error_code=ErrorCode.none,
+            member_id=member_id,
+            member_epoch=epoch,
+            heartbeat_interval=HEARTBEAT_INTERVAL,
+            assignment=assignment,
+        )
+
+    def _leave(self, group_id: str, member_id: str) -> None:
+        member = self.find(group_id, member_id)
+        member.is_leaving = True
+        if member.share is None:
+            self.gone(member)
+
+    def gone(self, member: KafkaMember) -> None:
+        """A member that has left has no share session any more either: it is taken out."""
+        session = member.session
+        assert session is not None, "joined"
+        member.group.leave(session)
+        self._members.pop((session.group_id, session.member_id), None)
+
+    def close_share(self, member: KafkaMember) -> None:
+        """Ends a share session; a member that has left goes with it."""
+        member.close_share()
+        if member.is_leaving:
+            self.gone(member)
+
+    def disconnected(self, connection: object) -> None:
+        """The share sessions of a connection end with it."""
+        for member in list(self._members.values()):
+            if member.share is not None and member.share.connection is connection:
+                self.close_share(member)

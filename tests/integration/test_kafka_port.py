@@ -1,0 +1,132 @@
+"""Unmodified share consumers at the Kafka port, with a real Kafka behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sharecoord_sdk
+from confluent_kafka import AcknowledgeType, Message, ShareConsumer
+
+from sharecoord.devenv.coordinator import CoordinatorProcess
+from sharecoord.devenv.processes import free_ports
+from sharecoord.devenv.topics import Topics
+from tests.support import KafkaUnderTest, eventually, explicit, unique_name
+
+WAIT_S = 60
+
+
+class Desk:
+    """A coordinator with a Kafka port."""
+
+    def __init__(self, servers: str, folder: Path) -> None:
+        (port,) = free_ports(1)
+        self.kafka_address = f"127.0.0.1:{port}"
+        # The port checks no credentials yet: a run of all suites with security has none here.
+        settings = {"kafka.port.listen": self.kafka_address, "security.audit.sink": "off"}
+        self.coordinator = CoordinatorProcess(servers, folder, settings=settings)
+        self.group = unique_name("g")
+
+    def consumer(self, topic: str, **more: Any) -> ShareConsumer:
+        """librdkafka's share consumer, as its users make it."""
+        made = ShareConsumer(
+            {
+                "bootstrap.servers": self.kafka_address,
+                "group.id": self.group,
+                **{name.replace("_", "."): value for name, value in more.items()},
+            }
+        )
+        made.subscribe([topic])
+        return made
+
+
+@pytest.fixture
+def desk(kafka_broker: KafkaUnderTest, tmp_path: Path) -> Iterator[Desk]:
+    made = Desk(kafka_broker.bootstrap_servers, tmp_path)
+    with made.coordinator:
+        yield made
+
+
+def place(message: Message) -> tuple[int, int]:
+    return message.partition() or 0, message.offset() or 0
+
+
+def collected(consumer: ShareConsumer, found: dict[tuple[int, int], Any]) -> None:
+    for message in consumer.poll(0.2):
+        assert message.error() is None, message.error()
+        found[place(message)] = message
+
+
+def test_every_record_comes_byte_for_byte(
+    desk: Desk, topic: Callable[..., str], topics: Topics
+) -> None:
+    name = topic(partitions=3)
+    headers = [("a", b"1"), ("a", b"\xff"), ("none", None)]
+    topics.produce(name, [(b"key", b"value", headers), (None, None, []), (b"", b"", [])])
+    topics.produce(name, 1_000)
+    consumer, found = desk.consumer(name), dict[tuple[int, int], Any]()
+
+    def all_came() -> bool:
+        collected(consumer, found)
+        return len(found) == 1_003
+
+    eventually(all_came, WAIT_S, what="all records")
+    consumer.close()
+    said = {(m.key(), m.value()) for m in found.values() if m.offset() < 3}
+    assert {(b"key", b"value"), (None, None), (b"", b"")} <= said
+    (first,) = (m for m in found.values() if m.key() == b"key")
+    assert first.headers() == headers
+
+
+def test_what_is_released_comes_again_and_what_is_rejected_does_not(
+    desk: Desk, topic: Callable[..., str], topics: Topics
+) -> None:
+    name = topic()
+    topics.produce(name, 9)
+    consumer = desk.consumer(name, share_acknowledgement_mode="explicit")
+    kinds = [AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT]
+    times: dict[int, int] = {}
+
+    def all_came() -> bool:
+        for message in consumer.poll(0.2):
+            offset = message.offset() or 0
+            times[offset] = times.get(offset, 0) + 1
+            again = times[offset] > 1
+            consumer.acknowledge(message, AcknowledgeType.ACCEPT if again else kinds[offset % 3])
+        return sum(times.values()) == 12
+
+    eventually(all_came, WAIT_S, what="three records twice")
+    assert set(consumer.commit_sync(10).values()) <= {None}
+    consumer.close()
+    assert times == {offset: 2 if offset % 3 == 1 else 1 for offset in range(9)}
+
+
+def test_members_of_both_protocols_share_a_group(
+    desk: Desk, topic: Callable[..., str], topics: Topics
+) -> None:
+    name = topic()
+    kafka = desk.consumer(name)
+    config = explicit(desk.coordinator.address, desk.group)
+    by_kafka: dict[tuple[int, int], Any] = {}
+    by_grpc: list[int] = []
+    with sharecoord_sdk.ShareConsumer(config) as grpc:
+        grpc.subscribe([name])
+        grpc.poll(0.1)
+
+        def all_came() -> bool:
+            if min(len(by_kafka), len(by_grpc)) == 0:
+                # Both are there by now, or will be: each gets a part of what comes.
+                topics.produce(name, 200)
+            collected(kafka, by_kafka)
+            for message in grpc.poll(0.2):
+                by_grpc.append(message.offset() or 0)
+                grpc.acknowledge(message)
+            return bool(by_kafka) and bool(by_grpc)
+
+        eventually(all_came, WAIT_S, what="records for both")
+        grpc.commit_sync(10)
+    kafka.close()
+    offsets = [offset for _, offset in by_kafka]
+    assert not set(offsets) & set(by_grpc)
