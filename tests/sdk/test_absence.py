@@ -65,7 +65,7 @@ CASES: list[tuple[StreamFailure | None, int, str, list[str]]] = [
         StreamFailure("UNAVAILABLE", f"{REFUSED}Socket closed"),
         TRANSPORT,
         NOBODY,
-        ["hangs up", BROKER, "security.protocol"],
+        ["hangs up", BROKER, "security.protocol", "ssl.certificate.location"],
     ),
     (
         StreamFailure(

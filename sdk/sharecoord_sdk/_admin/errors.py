@@ -144,6 +144,13 @@ def call_error(failure: StreamFailure, address: str, timeout_s: float) -> AdminE
         case "UNAVAILABLE":
             # grpc's text ends with the cause.
             cause = details.rsplit("last error: ", 1)[-1].removeprefix("UNKNOWN: ").strip()
+            if "socket closed" in cause.lower() or "reset by peer" in cause.lower():
+                # So a handshake ends as well that misses the client's certificate (TLS 1.3).
+                text = (
+                    f"something listens at {address} and hangs up ({cause}); does it want TLS, or a"
+                    " certificate of this client (ssl.certificate.location, ssl.key.location)?"
+                )
+                return CoordinatorUnavailableError(text, reason="UNREACHABLE", retriable=True)
             text = (
                 f"no coordinator answers at {address} ({cause}); start one with `sharecoord serve`,"
                 " or give its address (its --listen, by default localhost:7070)"

@@ -73,7 +73,8 @@ _UNREACHED: Final = (
         r"reset by peer|socket closed|broken pipe|goaway|end of (file|stream)",
         "something listens there and hangs up",
         f"Is this a Kafka broker? {_ADDRESS}. If the coordinator has TLS, set security.protocol to"
-        " ssl.",
+        " ssl; if it wants certificates of its clients, give one in ssl.certificate.location and"
+        " ssl.key.location.",
     ),
     _Case(
         r"ping timeout|keepalive timeout",

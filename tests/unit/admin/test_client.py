@@ -110,6 +110,14 @@ def test_a_bare_status_names_the_address(
         raise error
 
 
+@pytest.mark.parametrize("why", ["Socket closed", "recvmsg:Connection reset by peer (104)"])
+def test_who_hangs_up_may_want_a_certificate(why: str) -> None:
+    details = f"failed to connect to all addresses; last error: UNKNOWN: {why}"
+    error = call_error(StreamFailure("UNAVAILABLE", details), "x:1", 2.5)
+    assert type(error) is CoordinatorUnavailableError
+    assert f"hangs up ({why}); does it want TLS, or a certificate" in str(error)
+
+
 @pytest.mark.parametrize("client", [AdminClient, AsyncAdminClient])
 @pytest.mark.parametrize(
     ("settings", "text"),
