@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import sharecoord_sdk
 from confluent_kafka import AcknowledgeType, Message, ShareConsumer
 
 from sharecoord.devenv.coordinator import CoordinatorProcess
+from sharecoord.devenv.maven import find_java, kafka_libs
 from sharecoord.devenv.processes import free_ports
 from sharecoord.devenv.topics import Topics
 from tests.support import KafkaUnderTest, eventually, explicit, unique_name
@@ -130,3 +132,45 @@ def test_members_of_both_protocols_share_a_group(
     kafka.close()
     offsets = [offset for _, offset in by_kafka]
     assert not set(offsets) & set(by_grpc)
+
+
+# -- Kafka's own programs -------------------------------------------------------------------------
+
+
+def java(version: str, main: str, *arguments: str) -> str:
+    """What a program of Kafka prints."""
+    command = [
+        str(find_java()),
+        "-cp",
+        f"{kafka_libs(version)}/*",
+        f"org.apache.kafka.tools.{main}",
+    ]
+    done = subprocess.run(
+        [*command, *arguments], capture_output=True, text=True, timeout=WAIT_S, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("version", ["4.3.1", "4.4.0"])
+def test_kafkas_own_consumers_run_unchanged(
+    desk: Desk, topic: Callable[..., str], topics: Topics, version: str
+) -> None:
+    name = topic(partitions=2)
+    topics.produce(name, 2_000)
+    place = ("--bootstrap-server", desk.kafka_address, "--topic", name)
+    shown = java(
+        version,
+        "consumer.ConsoleShareConsumer",
+        *place,
+        *("--group", f"{desk.group}-console", "--max-messages", "10", "--timeout-ms", "30000"),
+    )
+    assert len([line for line in shown.splitlines() if line.startswith("00000")]) == 10
+    told = java(
+        version,
+        "ShareConsumerPerformance",
+        *place,
+        *("--group", f"{desk.group}-perf", "--num-records", "2000", "--timeout", "30000"),
+    )
+    names, figures = (line.split(", ") for line in told.strip().splitlines()[-2:])
+    assert dict(zip(names, figures, strict=True))["data.consumed.in.nMsg"].strip() == "2000"
