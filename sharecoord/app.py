@@ -265,7 +265,7 @@ class Application:
             await door.start()
             self._stack.push_async_callback(door.stop)
         if config.kafka_port.listen is not None:
-            await self._serve_kafka(coordinator, config.kafka_port.listen)
+            await self._serve_kafka(coordinator, operators, config.kafka_port.listen)
         self._stack.push_async_callback(coordinator.drain, drain_ms)
         # Health says NOT_SERVING first, so that nobody new comes while members are sent away.
         self._stack.push_async_callback(statuses.enter_graceful_shutdown)
@@ -276,13 +276,15 @@ class Application:
             )
             log.info("the other coordinators are told where this one is", address=peers)
 
-    async def _serve_kafka(self, coordinator: Coordinator, address: TcpAddress) -> None:
+    async def _serve_kafka(
+        self, coordinator: Coordinator, operators: Operators, address: TcpAddress
+    ) -> None:
         """Serves members that speak Kafka's protocol."""
         # Its codec takes memory: it is loaded where somebody speaks it.
         from sharecoord.api.kafka.server import KafkaPort
 
         limit = self.config.limits.request_max_bytes
-        port = KafkaPort(coordinator, self._cluster_id, request_bytes_max=limit)
+        port = KafkaPort(coordinator, operators, self._cluster_id, request_bytes_max=limit)
         self.kafka_address = str(await port.start(address))
         self._stack.push_async_callback(port.close)
 

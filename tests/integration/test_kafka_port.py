@@ -174,3 +174,33 @@ def test_kafkas_own_consumers_run_unchanged(
     )
     names, figures = (line.split(", ") for line in told.strip().splitlines()[-2:])
     assert dict(zip(names, figures, strict=True))["data.consumed.in.nMsg"].strip() == "2000"
+
+
+def test_kafkas_own_tool_shows_and_deletes_groups(
+    desk: Desk, topic: Callable[..., str], topics: Topics
+) -> None:
+    name = topic()
+    topics.produce(name, 20)
+    consumer, found = desk.consumer(name), dict[tuple[int, int], Any]()
+
+    def all_came() -> bool:
+        collected(consumer, found)
+        return len(found) == 20
+
+    eventually(all_came, WAIT_S, what="all records")
+
+    def tool(*arguments: str) -> str:
+        place = ("--bootstrap-server", desk.kafka_address)
+        return java("4.3.1", "consumer.group.ShareGroupCommand", *place, *arguments)
+
+    of_group = ("--describe", "--group", desk.group)
+    assert desk.group in tool("--list").splitlines()
+    assert "rdkafka" in tool(*of_group, "--members")
+    assert "Stable" in tool(*of_group, "--state")
+    # Without a word about them librdkafka releases what came last.
+    assert set(consumer.commit_sync(10).values()) <= {None}
+    consumer.close()
+    (line,) = [each for each in tool(*of_group).splitlines() if name in each]
+    assert line.split()[:4] == [desk.group, name, "0", "20"]
+    assert "was successful" in tool("--delete", "--group", desk.group)
+    assert desk.group not in tool("--list").splitlines()

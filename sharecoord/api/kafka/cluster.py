@@ -31,6 +31,7 @@ class Cluster:
         self._address = address
         self._topics: dict[UUID, str] = {}
         """Names of topics that were told, by id: some clients ask by id, old brokers know none."""
+        self._ids: dict[str, UUID] = {}
 
     def api_versions(self, head: Head, error: ErrorCode = ErrorCode.none) -> Any:
         """What is served."""
@@ -122,6 +123,31 @@ class Cluster:
                 isr_nodes=(NODE_ID,),
             )
 
+    def describe_cluster(self, head: Head) -> Any:
+        """The cluster with its one broker."""
+        broker = make(
+            head,
+            "DescribeClusterBroker",
+            broker_id=NODE_ID,
+            host=self._address.host,
+            port=self._address.port,
+            rack=None,
+            is_fenced=False,
+        )
+        return make(
+            head,
+            "DescribeClusterResponse",
+            throttle_time=NO_TIME,
+            error_code=ErrorCode.none,
+            cluster_id=self.cluster_id,
+            controller_id=NODE_ID,
+            brokers=(broker,),
+        )
+
+    def known_id(self, topic: str) -> UUID | None:
+        """The id under which a topic was told; None = it was not."""
+        return self._ids.get(topic)
+
     def name_of(self, topic_id: UUID | None) -> str | None:
         """The topic that was told under this id."""
         return None if topic_id is None else self._topics.get(topic_id)
@@ -129,5 +155,5 @@ class Cluster:
     def id_of(self, topic: str, topic_id: str) -> UUID:
         """The id of a topic on the wire, which is asked for by it later."""
         found = wire_id(self.cluster_id, topic, topic_id)
-        self._topics[found] = topic
+        self._topics[found], self._ids[topic] = topic, found
         return found

@@ -20,19 +20,28 @@ from sharecoord.api.kafka.reading import Reader, entity_reader, legacy_text, rea
 
 METADATA: Final = 3
 FIND_COORDINATOR: Final = 10
-SASL_HANDSHAKE: Final = 17
+LIST_GROUPS: Final = 16
 API_VERSIONS: Final = 18
 SHARE_GROUP_HEARTBEAT: Final = 76
+DELETE_GROUPS: Final = 42
+DESCRIBE_CLUSTER: Final = 60
+SHARE_GROUP_DESCRIBE: Final = 77
 SHARE_FETCH: Final = 78
 SHARE_ACKNOWLEDGE: Final = 79
+DESCRIBE_SHARE_GROUP_OFFSETS: Final = 90
 
 VERSIONS: Final = {
     METADATA: (0, 13),
     FIND_COORDINATOR: (0, 6),
+    LIST_GROUPS: (0, 5),
     API_VERSIONS: (0, 4),
+    DELETE_GROUPS: (0, 2),
+    DESCRIBE_CLUSTER: (0, 2),
     SHARE_GROUP_HEARTBEAT: (1, 1),
+    SHARE_GROUP_DESCRIBE: (1, 1),
     SHARE_FETCH: (1, 2),
     SHARE_ACKNOWLEDGE: (1, 2),
+    DESCRIBE_SHARE_GROUP_OFFSETS: (0, 1),
 }
 """The first and the last version of each API that is served; kio knows all of them."""
 

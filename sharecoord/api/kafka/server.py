@@ -8,6 +8,7 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from sharecoord.api.kafka import codec
+from sharecoord.api.kafka.administration import Administration
 from sharecoord.api.kafka.cluster import Cluster
 from sharecoord.api.kafka.codec import Head, ProtocolError
 from sharecoord.api.kafka.connection import Connection
@@ -15,6 +16,7 @@ from sharecoord.api.kafka.fetching import Fetching, Parts
 from sharecoord.api.kafka.membership import Membership
 from sharecoord.config.endpoints import TcpAddress
 from sharecoord.errors import InvalidConfigError
+from sharecoord.runtime.admin.operators import Operators
 from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.security.principals import Caller
 
@@ -25,10 +27,16 @@ class KafkaPort:
     """Serves share consumers that speak Kafka's protocol."""
 
     def __init__(
-        self, coordinator: Coordinator, cluster_id: str, *, request_bytes_max: int
+        self,
+        coordinator: Coordinator,
+        operators: Operators,
+        cluster_id: str,
+        *,
+        request_bytes_max: int,
     ) -> None:
         """Does not listen yet."""
         self._coordinator = coordinator
+        self._operators = operators
         self._cluster_id = cluster_id
         self._request_bytes_max = request_bytes_max
         self._connections: set[Connection] = set()
@@ -36,6 +44,7 @@ class KafkaPort:
         self._cluster: Cluster
         self._membership: Membership
         self._fetching: Fetching
+        self._administration: Administration
 
     async def start(self, address: TcpAddress) -> TcpAddress:
         """Listens; returns where.
@@ -55,6 +64,7 @@ class KafkaPort:
         self._cluster = Cluster(context.catalog, self._cluster_id, bound)
         self._membership = Membership(self._coordinator.groups, self._cluster)
         self._fetching = Fetching(context, self._membership, self._cluster)
+        self._administration = Administration(self._operators, self._cluster)
         return bound
 
     async def close(self) -> None:
@@ -90,6 +100,7 @@ class KafkaPort:
         return [codec.answer_of(head, body)]
 
     async def _body(self, connection: Connection, head: Head, client_id: str, request: Any) -> Any:
+        caller = Caller(address=connection.address)
         match head.api_key:
             case codec.API_VERSIONS:
                 return self._cluster.api_versions(head)
@@ -97,8 +108,17 @@ class KafkaPort:
                 return await self._cluster.metadata(head, request)
             case codec.FIND_COORDINATOR:
                 return self._cluster.find_coordinator(head, request)
+            case codec.DESCRIBE_CLUSTER:
+                return self._cluster.describe_cluster(head)
+            case codec.LIST_GROUPS:
+                return await self._administration.list_groups(head, request, caller)
+            case codec.SHARE_GROUP_DESCRIBE:
+                return await self._administration.describe_groups(head, request, caller)
+            case codec.DESCRIBE_SHARE_GROUP_OFFSETS:
+                return await self._administration.describe_offsets(head, request, caller)
+            case codec.DELETE_GROUPS:
+                return await self._administration.delete_groups(head, request, caller)
             case codec.SHARE_GROUP_HEARTBEAT:
-                caller = Caller(address=connection.address)
                 return await self._membership.heartbeat(head, request, client_id, caller)
             case codec.SHARE_ACKNOWLEDGE:
                 return await self._fetching.acknowledge(head, request)

@@ -16,8 +16,10 @@ from kio.serial import entity_reader
 
 from sharecoord.api.kafka.server import KafkaPort
 from sharecoord.config.endpoints import TcpAddress
+from sharecoord.runtime.admin.operators import Operators
 from sharecoord.runtime.coordinator import Coordinator
 from tests.unit.api.kafka.messages import frame_of
+from tests.unit.runtime.fleets import admin_of
 from tests.world import World, running
 
 HEARTBEAT, FETCH, ACKNOWLEDGE = 76, 78, 79
@@ -205,7 +207,10 @@ class Port:
 async def port_of(world: World) -> AsyncIterator[Port]:
     """A coordinator of this world with a Kafka port."""
     async with running(world) as coordinator, asyncio.timeout(30):
-        port = KafkaPort(coordinator, world.log.cluster, request_bytes_max=REQUEST_BYTES_MAX)
+        operators = Operators(admin_of(coordinator), coordinator)
+        port = KafkaPort(
+            coordinator, operators, world.log.cluster, request_bytes_max=REQUEST_BYTES_MAX
+        )
         made = Port(world, coordinator, await port.start(TcpAddress("127.0.0.1", 0)))
         try:
             yield made

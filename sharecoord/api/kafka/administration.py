@@ -1,0 +1,205 @@
+"""What `kafka-share-groups` and admin clients ask: groups, their members and offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from sharecoord.api.kafka.cluster import NO_TIME, Cluster
+from sharecoord.api.kafka.codec import Head, make
+from sharecoord.api.kafka.errors import code_of
+from sharecoord.errors import SharecoordError
+from sharecoord.runtime.admin.descriptions import GroupView, MemberView, PartitionView
+from sharecoord.runtime.admin.operators import Operators
+from sharecoord.security.principals import Caller
+
+SHARE: Final = "share"
+"""The type of all groups here, as `kafka-groups` shows it."""
+
+ASSIGNOR: Final = "simple"
+"""The name of Kafka's own assignor: each member gets all partitions of its topics."""
+
+NO_OFFSET: Final = -1
+"""Stands for an offset or a lag that nobody knows."""
+
+_INT32_MAX: Final = 2**31 - 1
+_NOT_ASKED: Final = -(2**31)
+"""Operations of a caller that were not asked for."""
+
+
+class Administration:
+    """Answers operators, as `security.rules.file` lets them."""
+
+    def __init__(self, operators: Operators, cluster: Cluster) -> None:
+        self._operators = operators
+        self._cluster = cluster
+
+    async def list_groups(self, head: Head, request: Any, caller: Caller) -> Any:
+        """All share groups; none for who asks for groups of other types alone."""
+        types = {each.lower() for each in getattr(request, "types_filter", ())}
+        states = {each.lower() for each in getattr(request, "states_filter", ())}
+        listed, error = [], None
+        try:
+            if not types or SHARE in types:
+                listed = await self._operators.call(caller, "list_groups", {})
+        except SharecoordError as problem:
+            error = problem
+        groups = tuple(
+            make(
+                head,
+                "ListedGroup",
+                group_id=each.group_id,
+                protocol_type=SHARE,
+                group_state=each.state.value,
+                group_type=SHARE.capitalize(),
+            )
+            for each in listed
+            if not states or each.state.value.lower() in states
+        )
+        return make(
+            head,
+            "ListGroupsResponse",
+            throttle_time=NO_TIME,
+            error_code=_error(error)["error_code"],
+            groups=groups,
+        )
+
+    async def describe_groups(self, head: Head, request: Any, caller: Caller) -> Any:
+        """Groups with their members; each is answered by itself."""
+        views = await self._views(caller, request.group_ids, include_offsets=False)
+        groups = tuple(self._described(head, view) for view in views)
+        return make(head, "ShareGroupDescribeResponse", throttle_time=NO_TIME, groups=groups)
+
+    async def _views(
+        self, caller: Caller, group_ids: Sequence[str], **options: bool
+    ) -> list[GroupView]:
+        """What is known of groups, in the order asked for; an error of the whole is each one's."""
+        if not group_ids:
+            # Without a name the command describes all.
+            return []
+        try:
+            given = {"group_ids": group_ids, **options}
+            views: list[GroupView] = await self._operators.call(caller, "describe_groups", given)
+        except SharecoordError as error:
+            return [GroupView(each, error=error) for each in group_ids]
+        return views
+
+    def _described(self, head: Head, view: GroupView) -> Any:
+        return make(
+            head,
+            "DescribedGroup",
+            **_error(view.error),
+            group_id=view.group_id,
+            group_state=view.state.value,
+            group_epoch=min(view.group_epoch, _INT32_MAX),
+            assignment_epoch=min(view.group_epoch, _INT32_MAX),
+            assignor_name=ASSIGNOR,
+            members=tuple(self._member(head, each) for each in view.members),
+            authorized_operations=_NOT_ASKED,
+        )
+
+    def _member(self, head: Head, member: MemberView) -> Any:
+        topics = tuple(
+            make(
+                head,
+                "TopicPartitions",
+                topic_id=self._cluster.known_id(topic),
+                topic_name=topic,
+                partitions=partitions,
+            )
+            for topic, partitions in sorted(member.assignment.items())
+        )
+        return make(
+            head,
+            "Member",
+            member_id=member.member_id,
+            rack_id=None,
+            # In a fleet it begins with the clock in milliseconds.
+            member_epoch=min(member.member_epoch, _INT32_MAX),
+            client_id=member.client_id,
+            client_host=f"/{member.host}",
+            subscribed_topic_names=tuple(sorted(member.assignment)),
+            assignment=make(head, "Assignment", topic_partitions=topics),
+        )
+
+    async def describe_offsets(self, head: Head, request: Any, caller: Caller) -> Any:
+        """Start offsets and lags of groups; each is answered by itself."""
+        asked = {each.group_id: each.topics for each in request.groups}
+        views = await self._views(caller, list(asked), include_members=False)
+        groups = tuple(self._offsets_of(head, view, asked[view.group_id]) for view in views)
+        return make(head, "DescribeShareGroupOffsetsResponse", throttle_time=NO_TIME, groups=groups)
+
+    def _offsets_of(self, head: Head, view: GroupView, topics: Iterable[Any] | None) -> Any:
+        known = {(each.topic, each.partition): each for each in view.partitions if not each.lane}
+        if topics is None:
+            wanted = sorted(known)
+        else:
+            wanted = sorted({(t.topic_name, number) for t in topics for number in t.partitions})
+        return make(
+            head,
+            "DescribeShareGroupOffsetsResponseGroup",
+            **_error(view.error),
+            group_id=view.group_id,
+            topics=tuple(
+                make(
+                    head,
+                    "DescribeShareGroupOffsetsResponseTopic",
+                    topic_name=topic,
+                    topic_id=self._cluster.known_id(topic),
+                    partitions=tuple(_offset(head, place, known) for place in places),
+                )
+                for topic, places in groupby(wanted, key=lambda place: place[0])
+            ),
+        )
+
+    async def delete_groups(self, head: Head, request: Any, caller: Caller) -> Any:
+        """Deletes groups without members; each is answered by itself."""
+        given = {"group_ids": request.groups_names}
+        results: Mapping[str, SharecoordError | None]
+        try:
+            results = await self._operators.call(caller, "delete_groups", given)
+        except SharecoordError as error:
+            results = dict.fromkeys(request.groups_names, error)
+        return make(
+            head,
+            "DeleteGroupsResponse",
+            throttle_time=NO_TIME,
+            results=tuple(
+                make(
+                    head,
+                    "DeletableGroupResult",
+                    group_id=group_id,
+                    error_code=_error(error)["error_code"],
+                )
+                for group_id, error in results.items()
+            ),
+        )
+
+
+def _offset(
+    head: Head, place: tuple[str, int], known: Mapping[tuple[str, int], PartitionView]
+) -> Any:
+    """Of a share-partition that the group does not have yet nothing is known."""
+    found = known.get(place)
+    return make(
+        head,
+        "DescribeShareGroupOffsetsResponsePartition",
+        partition_index=place[1],
+        start_offset=NO_OFFSET if found is None else _known(found.start_offset),
+        leader_epoch=0 if found is None or found.leader_epoch is None else found.leader_epoch,
+        lag=NO_OFFSET if found is None else _known(found.lag),
+        error_code=ErrorCode.none,
+        error_message=None,
+    )
+
+
+def _known(number: int | None) -> int:
+    return NO_OFFSET if number is None else number
+
+
+def _error(error: SharecoordError | None) -> dict[str, Any]:
+    code = ErrorCode.none if error is None else code_of(error)
+    return {"error_code": code, "error_message": None if error is None else error.message}
