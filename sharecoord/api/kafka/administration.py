@@ -1,4 +1,4 @@
-"""What `kafka-share-groups` and admin clients ask: groups, their members and offsets."""
+"""Answers to `kafka-share-groups` and admin clients: groups, their members and offsets."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Administration:
     async def _views(
         self, caller: Caller, group_ids: Sequence[str], **options: bool
     ) -> list[GroupView]:
-        """What is known of groups, in the order asked for; an error of the whole is each one's."""
+        """Describes groups in the order asked for; an error of the whole call stands in each."""
         if not group_ids:
             # Without a name the command describes all.
             return []
@@ -182,7 +182,7 @@ class Administration:
 def _offset(
     head: Head, place: tuple[str, int], known: Mapping[tuple[str, int], PartitionView]
 ) -> Any:
-    """Of a share-partition that the group does not have yet nothing is known."""
+    """Start offset and lag of a share-partition; -1 where the group does not have it yet."""
     found = known.get(place)
     return make(
         head,

@@ -34,7 +34,7 @@ class Cluster:
         self._ids: dict[str, UUID] = {}
 
     def api_versions(self, head: Head, error: ErrorCode = ErrorCode.none) -> Any:
-        """What is served."""
+        """The APIs of this port, with their versions."""
         keys = [
             make(head, "ApiVersion", api_key=key, min_version=first, max_version=last)
             for key, (first, last) in sorted(TOLD.items())

@@ -46,8 +46,9 @@ VERSIONS: Final = {
 """The first and the last version of each API that is served; kio knows all of them."""
 
 TOLD: Final = VERSIONS | {0: (3, 13), 1: (4, 18)}
-"""What ApiVersions tells. librdkafka reads record batches only of a broker that has Produce and
-Fetch too, of versions that know them; who calls these gets an error."""
+"""The list that ApiVersions gives. librdkafka reads record batches only of a broker that has
+Produce and Fetch too, of versions that know them. A client that calls these loses its
+connection."""
 
 _FLEXIBLE_HEADER: Final = 2
 """The version of a request's header from which on tagged fields follow."""
@@ -65,7 +66,7 @@ class Head(NamedTuple):
 
 
 class ProtocolError(Exception):
-    """What came is no request of Kafka's protocol: the connection ends."""
+    """A client sent bytes that are no request of Kafka's protocol: its connection ends."""
 
 
 def head_of(frame: memoryview) -> Head:
@@ -125,7 +126,7 @@ def prefix_of(head: Head) -> bytes:
 
 
 def make(head: Head, name: str, /, **values: Any) -> Any:
-    """One of kio's dataclasses of the answer to a request.
+    """Makes an instance of a dataclass that kio has for the answer to a request.
 
     Values that its version does not have yet, or any more, are left out.
     """

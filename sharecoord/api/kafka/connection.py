@@ -1,4 +1,4 @@
-"""One connection of the Kafka port: requests one after the other, answers in their order."""
+"""Connections of the Kafka port: requests one after the other, answers in their order."""
 
 from __future__ import annotations
 

@@ -206,7 +206,7 @@ class Fetching:
     # -- what members say ------------------------------------------------------------------------
 
     def _said(self, member: KafkaMember, topics: Iterable[Any]) -> tuple[Acknowledgements, Errors]:
-        """What a member says, under the tokens of its locks; and what is not its own to say."""
+        """Acknowledgements under the tokens of the member's locks, and errors for all others."""
         said: list[tuple[str, str, int, Sequence[AcknowledgedRange]]] = []
         errors: Errors = {}
         for topic in topics:

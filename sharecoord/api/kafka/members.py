@@ -31,7 +31,7 @@ EPOCH_MAX: Final = 2**31 - 1
 
 @dataclass(eq=False)
 class ShareSession:
-    """What a member has said on one connection about what it fetches (KIP-932, share sessions)."""
+    """The partitions that a member fetches on one connection (KIP-932, share sessions)."""
 
     connection: object
     """A session ends with its connection."""
