@@ -28,7 +28,13 @@ class Cluster:
         """Members connect to `address`."""
         self._catalog = catalog
         self.cluster_id = cluster_id
-        self._address = address
+        self._broker = {
+            "node_id": NODE_ID,
+            "broker_id": NODE_ID,
+            "host": address.host,
+            "port": address.port,
+        }
+        """The one broker, by the names that the fields of answers have."""
         self._topics: dict[UUID, str] = {}
         """Names of topics that were told, by id: some clients ask by id, old brokers know none."""
         self._ids: dict[str, UUID] = {}
@@ -49,12 +55,11 @@ class Cluster:
 
     def find_coordinator(self, head: Head, request: Any) -> Any:
         """This broker, for every group."""
-        place = {"node_id": NODE_ID, "host": self._address.host, "port": self._address.port}
-        found = {"error_code": ErrorCode.none, "error_message": None, "throttle_time": NO_TIME}
+        found = {"error_code": ErrorCode.none, "error_message": None, **self._broker}
         if head.version < 4:
-            return make(head, "FindCoordinatorResponse", **place, **found)
+            return make(head, "FindCoordinatorResponse", throttle_time=NO_TIME, **found)
         coordinators = tuple(
-            make(head, "Coordinator", key=key, **place, **found) for key in request.coordinator_keys
+            make(head, "Coordinator", key=key, **found) for key in request.coordinator_keys
         )
         return make(
             head, "FindCoordinatorResponse", throttle_time=NO_TIME, coordinators=coordinators
@@ -62,14 +67,7 @@ class Cluster:
 
     async def metadata(self, head: Head, request: Any) -> Any:
         """Topics by name or id; all brokers are this one."""
-        broker = make(
-            head,
-            "MetadataResponseBroker",
-            node_id=NODE_ID,
-            host=self._address.host,
-            port=self._address.port,
-            rack=None,
-        )
+        broker = make(head, "MetadataResponseBroker", **self._broker, rack=None)
         topics = () if request.topics is None else request.topics
         named = [self._name_of(each) for each in topics]
         found = await self._catalog.describe([name for _, name in named if name])
@@ -86,7 +84,7 @@ class Cluster:
 
     def _name_of(self, topic: Any) -> tuple[UUID | None, str]:
         asked: UUID | None = getattr(topic, "topic_id", None)
-        return asked, topic.name or (self._topics.get(asked, "") if asked else "")
+        return asked, topic.name or self.name_of(asked) or ""
 
     def _topic(self, head: Head, asked: UUID | None, name: str, info: TopicInfo | None) -> Any:
         if info is None:
@@ -125,15 +123,7 @@ class Cluster:
 
     def describe_cluster(self, head: Head) -> Any:
         """The cluster with its one broker."""
-        broker = make(
-            head,
-            "DescribeClusterBroker",
-            broker_id=NODE_ID,
-            host=self._address.host,
-            port=self._address.port,
-            rack=None,
-            is_fenced=False,
-        )
+        broker = make(head, "DescribeClusterBroker", **self._broker, rack=None, is_fenced=False)
         return make(
             head,
             "DescribeClusterResponse",

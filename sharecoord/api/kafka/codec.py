@@ -141,7 +141,7 @@ def _request_type(api_key: int, version: int) -> Any:
 
 @cache
 def _reader(api_key: int, version: int) -> Reader:
-    return entity_reader(load_request_schema(api_key, version))
+    return entity_reader(_request_type(api_key, version))
 
 
 @cache

@@ -96,11 +96,7 @@ class Fetching:
                 member.close_share()
             member.share = ShareSession(connection)
             return ErrorCode.none
-        if member.share is None:
-            return ErrorCode.share_session_not_found
-        if epoch != CLOSE and not member.share.takes(epoch):
-            return ErrorCode.invalid_share_session_epoch
-        return ErrorCode.none
+        return _next_turn(member, epoch)
 
     def _change(self, member: KafkaMember, request: Any) -> None:
         """Takes what the member fetches from now on; it gets nothing of other partitions."""
@@ -156,7 +152,7 @@ class Fetching:
         failed = ErrorCode.none
         try:
             member = self._membership.find(request.group_id, request.member_id)
-            failed = self._acknowledge_turn(member, request.share_session_epoch)
+            failed = _next_turn(member, request.share_session_epoch)
             if failed is ErrorCode.none:
                 assert member.session is not None, "joined"
                 member.group.expire_later(member.session)
@@ -192,16 +188,6 @@ class Fetching:
             responses=topics,
             node_endpoints=(),
         )
-
-    @staticmethod
-    def _acknowledge_turn(member: KafkaMember, epoch: int) -> ErrorCode:
-        if epoch == OPEN:
-            return ErrorCode.invalid_share_session_epoch
-        if member.share is None:
-            return ErrorCode.share_session_not_found
-        if epoch != CLOSE and not member.share.takes(epoch):
-            return ErrorCode.invalid_share_session_epoch
-        return ErrorCode.none
 
     # -- what members say ------------------------------------------------------------------------
 
@@ -242,6 +228,17 @@ class Fetching:
             for each in results
             if (code := acknowledge_code(each)) is not ErrorCode.none
         }
+
+
+def _next_turn(member: KafkaMember, epoch: int) -> ErrorCode:
+    """Takes the next request of an open share session; only a ShareFetch can open one."""
+    if epoch == OPEN:
+        return ErrorCode.invalid_share_session_epoch
+    if member.share is None:
+        return ErrorCode.share_session_not_found
+    if epoch != CLOSE and not member.share.takes(epoch):
+        return ErrorCode.invalid_share_session_epoch
+    return ErrorCode.none
 
 
 def _mode_of(request: Any) -> AcquireMode:
