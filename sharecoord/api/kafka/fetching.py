@@ -66,7 +66,6 @@ class Fetching:
         if failed is not ErrorCode.none:
             return _fetched(head, failed, 0, {}, {})
         session = member.session
-        assert session is not None, "joined"
         member.group.expire_later(session)
         said, errors = self._said(member, request.topics)
         settling = asyncio.ensure_future(member.acknowledge(said)) if said else None
@@ -102,7 +101,6 @@ class Fetching:
         """Takes what the member fetches from now on; it gets nothing of other partitions."""
         share, session = member.share, member.session
         assert share is not None, "opened"
-        assert session is not None, "joined"
         before = set(share.places)
         share.places.update(self._places(request.topics))
         share.places.difference_update(
@@ -124,7 +122,6 @@ class Fetching:
     async def _wait(self, member: KafkaMember, request: Any) -> None:
         """Opens the credit of this fetch, and waits for records."""
         session, group = member.session, member.group
-        assert session is not None, "joined"
         group.polled(session)
         records = max(0, request.max_records)
         session.mode = _mode_of(request)
@@ -154,7 +151,6 @@ class Fetching:
             member = self._membership.find(request.group_id, request.member_id)
             failed = _next_turn(member, request.share_session_epoch)
             if failed is ErrorCode.none:
-                assert member.session is not None, "joined"
                 member.group.expire_later(member.session)
                 member.group.polled(member.session)
                 said, errors = self._said(member, request.topics)

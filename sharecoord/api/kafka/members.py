@@ -58,8 +58,8 @@ class KafkaMember:
     does not fit into it."""
     assignment: Assignment | None = None
     """The one of that epoch."""
-    session: Session | None = None
-    """None until the join is stored."""
+    joined: Session | None = None
+    """None until the join is stored; nobody finds the member before."""
     share: ShareSession | None = None
     held: dict[LogId, HeldBook] = field(default_factory=dict)
     """Kafka's acknowledgements have no lock tokens: they are looked up here."""
@@ -71,6 +71,12 @@ class KafkaMember:
     ended: SharecoordError | None = None
     unsent_since_s: float = math.inf
     """Never a time: nothing is sent unasked."""
+
+    @property
+    def session(self) -> Session:
+        """The session of the member, which has joined."""
+        assert self.joined is not None, "found only after its join"
+        return self.joined
 
     # -- MemberChannel ---------------------------------------------------------------------------
 
@@ -140,7 +146,6 @@ class KafkaMember:
 
     async def acknowledge(self, said: Acknowledgements) -> list[PartitionResult]:
         """Settles what the member says, durably."""
-        assert self.session is not None, "joined"
         done: asyncio.Future[list[PartitionResult]] = asyncio.get_running_loop().create_future()
         self.group.acknowledge(self.session, said, Collector(done.set_result))
         results = await done
@@ -174,8 +179,6 @@ class KafkaMember:
         """The share session is over: what the member holds is released (KIP-932, T11)."""
         self.share = None
         session = self.session
-        if session is None:
-            return
         session.credit.use_up()
         for delivery in self.waiting:
             self._hand_back(delivery)
@@ -190,5 +193,4 @@ class KafkaMember:
             self.group.acknowledge(session, released, Collector(lambda _: None))
 
     def _hand_back(self, delivery: Delivery) -> None:
-        assert self.session is not None, "joined"
         self.group.hand_back(self.session, delivery.key, delivery.ranges)

@@ -46,7 +46,7 @@ class Membership:
             SharecoordError: The coordinator has ended its session, and why.
         """
         member = self._members.get((group_id, member_id))
-        if member is None or member.session is None:
+        if member is None:
             raise UnknownMemberError(f"member {member_id!r} of group {group_id!r} is not known")
         if member.ended is not None or member.session.channel is not member:
             del self._members[group_id, member_id]
@@ -78,7 +78,6 @@ class Membership:
                 member_epoch=request.member_epoch,
                 heartbeat_interval=HEARTBEAT_INTERVAL,
             )
-        assert member.session is not None, "joined"
         member.group.expire_later(member.session)
         return self._told(head, member, anew=request.member_epoch != member.epoch)
 
@@ -102,7 +101,7 @@ class Membership:
         )
         group = await self._groups.open(request.group_id, caller.principal.name)
         member = KafkaMember(group)
-        member.group, member.session, _ = await self._groups.join(key[0], command, member)
+        member.group, member.joined, _ = await self._groups.join(key[0], command, member)
         self._members[key] = member
         return member
 
@@ -114,14 +113,12 @@ class Membership:
 
     def _subscribe(self, member: KafkaMember, request: Any) -> None:
         wanted, session = request.subscribed_topic_names, member.session
-        assert session is not None, "joined"
         if wanted is not None and frozenset(wanted) != session.topics:
             self._groups.subscribe(member.group, session, tuple(wanted))
 
     def _told(self, head: Head, member: KafkaMember, *, anew: bool) -> Any:
         """The answer to a member, with its assignment if it does not know it."""
         session = member.session
-        assert session is not None, "joined"
         assignment = member.group.assignment(session)
         if member.assignment is None or assignment.topics != member.assignment.topics:
             member.epoch += member.assignment is not None
@@ -162,7 +159,6 @@ class Membership:
     def gone(self, member: KafkaMember) -> None:
         """A member that has left has no share session any more either: it is taken out."""
         session = member.session
-        assert session is not None, "joined"
         member.group.leave(session)
         self._members.pop((session.group_id, session.member_id), None)
 

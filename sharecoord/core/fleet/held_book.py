@@ -99,7 +99,7 @@ class HeldBook:
         return [HeldRange(first, last, lock.token) for first, last, lock in self._ranges]
 
     def held_within(self, first: int, last: int) -> list[HeldRange]:
-        """What the member holds of [first, last]; locks that are over do not count."""
+        """The locks of the member on [first, last], cut to it; locks that are over do not count."""
         return [
             HeldRange(max(low, first), min(high, last), lock.token)
             for low, high, lock in self._ranges.overlapping(first, last)
