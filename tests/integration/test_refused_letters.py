@@ -27,7 +27,8 @@ from sharecoord.core.letters.dead_letters import KAFKA_PREFIX
 from sharecoord.devenv.broker import KafkaBroker
 from sharecoord.devenv.topics import Topics
 from tests.integration.test_alerts import FAILING, SENT, WAIT_S, WAITING, Watched
-from tests.integration.test_dead_letters import ONCE, Reader, header, set_topic
+from tests.integration.test_dead_letters import ONCE, header, set_topic
+from tests.integration.topic_reader import TopicReader
 from tests.support import eventually, unique_name
 
 LETTERS = 20
@@ -91,7 +92,7 @@ class Refusing:
         assert {each.state for each in ranges} == {RecordState.ARCHIVING}
         allow()
         self.watched.shows(group, **{FAILING: 0, WAITING: 0, SENT: LETTERS})
-        reader = Reader(self.broker.bootstrap_servers, dead)
+        reader = TopicReader(self.broker.bootstrap_servers, dead)
         try:
             eventually(lambda: reader.has(LETTERS), WAIT_S, what="dead letters")
         finally:
