@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -13,14 +14,28 @@ from sharecoord.api.kafka.codec import Head, ProtocolError, head_of
 
 log = structlog.get_logger(__name__)
 
-Answer = Callable[["Connection", Head, memoryview], Awaitable[list[bytes | memoryview]]]
-"""Answers a request with pieces that are written one behind the other."""
+Parts = list[bytes | memoryview]
+"""An answer in pieces, which are written one behind the other."""
+
+Answer = Callable[["Connection", Head, memoryview], Awaitable[Parts | asyncio.Future[Parts]]]
+"""Answers a request. A future stands for the answer to a request that is decided and waits for its
+commit alone: the next request is decided meanwhile, so that both go into one commit."""
+
+SCRATCH_BYTES: Final = 64 << 10
+"""Bytes that are received at once; they are copied before the next connection receives any."""
+
+DECIDED_MAX: Final = 8
+"""Requests of a connection that wait for their commits at the same time; clients send one or two
+acknowledgements before their next fetch."""
+
+UNANSWERED: Final = "Kafka port: a request could not be answered"
 
 _LENGTH: Final = struct.Struct(">i")
+_scratch: Final = bytearray(SCRATCH_BYTES)
 
 
-class Connection(asyncio.Protocol):
-    """Reads requests, and hands each on once the one before is answered and written."""
+class Connection(asyncio.BufferedProtocol):
+    """Reads requests, and hands each on once the one before is decided; answers keep order."""
 
     def __init__(
         self,
@@ -42,6 +57,8 @@ class Connection(asyncio.Protocol):
         self._received = bytearray()
         self._transport: asyncio.Transport | None = None
         self._working: asyncio.Task[None] | None = None
+        self._decided: deque[asyncio.Future[Parts]] = deque()
+        """Answers that are not written yet, in the order of their requests."""
         self._writable = asyncio.Event()
         self._writable.set()
         self.address = ""
@@ -53,9 +70,14 @@ class Connection(asyncio.Protocol):
         host, port = transport.get_extra_info("peername")[:2]
         self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> bytearray:
         """Called by asyncio."""
-        self._received += data
+        return _scratch
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Called by asyncio."""
+        with memoryview(_scratch) as received:
+            self._received += received[:nbytes]
         assert self._transport is not None, "connected"
         if len(self._received) > self._request_bytes_max + _LENGTH.size:
             # A client sends its next request before it has an answer: it waits in the socket.
@@ -79,20 +101,43 @@ class Connection(asyncio.Protocol):
 
     async def _work(self, frame: memoryview) -> None:
         try:
-            parts = await self._answer(self, head_of(frame), frame)
+            answer = await self._answer(self, head_of(frame), frame)
+            if isinstance(answer, asyncio.Future):
+                self._decided.append(answer)
+                answer.add_done_callback(self._write_decided)
+            elif answer:
+                while self._decided:
+                    await asyncio.wait([self._decided[0]])
+                    self._write_decided()
+                self._write(answer)
+            while len(self._decided) >= DECIDED_MAX:
+                await asyncio.wait([self._decided[0]])
+                self._write_decided()
         except ProtocolError as error:
             self._break(str(error))
             return
         except Exception:
-            log.exception("Kafka port: a request could not be answered", address=self.address)
+            log.exception(UNANSWERED, address=self.address)
             self.close()
             return
-        if self._transport is not None and parts:
-            self._transport.writelines(parts)
-            await self._writable.wait()
+        await self._writable.wait()
         self._working = None
         if self._transport is not None:
             self._go_on()
+
+    def _write_decided(self, _: object = None) -> None:
+        while self._decided and self._decided[0].done():
+            answer = self._decided.popleft()
+            if not answer.cancelled():
+                try:
+                    self._write(answer.result())
+                except Exception:
+                    log.exception(UNANSWERED, address=self.address)
+                    self.close()
+
+    def _write(self, parts: Parts) -> None:
+        if self._transport is not None:
+            self._transport.writelines(parts)
 
     def _break(self, why: str) -> None:
         log.info("Kafka port: a connection is ended", address=self.address, why=why)
@@ -112,6 +157,8 @@ class Connection(asyncio.Protocol):
         self._writable.set()
         if self._working is not None:
             self._working.cancel()
+        for answer in self._decided:
+            answer.cancel()
         self._ended(self)
 
     def close(self) -> None:

@@ -13,13 +13,14 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 
 from sharecoord.api.kafka.cluster import NO_TIME, NODE_ID, Cluster
-from sharecoord.api.kafka.codec import Head, make, prefix_of
+from sharecoord.api.kafka.codec import Head, answer_of, make, prefix_of
+from sharecoord.api.kafka.connection import Parts
 from sharecoord.api.kafka.errors import acknowledge_code, code_of
 from sharecoord.api.kafka.members import KafkaMember, ShareSession
 from sharecoord.api.kafka.membership import Membership
 from sharecoord.api.kafka.record_batches import record_data
 from sharecoord.core.changes import Place
-from sharecoord.core.delivery import Delivery
+from sharecoord.core.delivery import Delivery, PartitionResult
 from sharecoord.core.partition.decisions import AcknowledgedRange, Acknowledgements
 from sharecoord.core.states import AcknowledgeType, AcquireMode
 from sharecoord.errors import SharecoordError
@@ -30,9 +31,6 @@ OPEN, CLOSE = 0, -1
 
 MAX_WAIT_S: Final = 30.0
 """Longest wait of a fetch; the connection's next request waits as long."""
-
-Parts = list[bytes | memoryview]
-"""An answer in pieces, which are written one behind the other."""
 
 Errors = dict[tuple[UUID, int], ErrorCode]
 """By topic id and partition: what became of acknowledgements."""
@@ -68,7 +66,7 @@ class Fetching:
         session = member.session
         member.group.expire_later(session)
         said, errors = self._said(member, request.topics)
-        settling = asyncio.ensure_future(member.acknowledge(said)) if said else None
+        settling = member.acknowledge(said) if said else None
         if request.share_session_epoch != CLOSE:
             self._change(member, request)
             await self._wait(member, request)
@@ -123,19 +121,25 @@ class Fetching:
         """Opens the credit of this fetch, and waits for records."""
         session, group = member.session, member.group
         group.polled(session)
-        records = max(0, request.max_records)
+        # What came too late for the last fetch goes out with this one.
+        waiting = sum(each.records for each in member.waiting)
+        records = max(0, request.max_records - waiting)
         session.mode = _mode_of(request)
         session.max_poll_records = records + group.held(session)
         session.credit.records = session.credit.delivered_records + records
         session.credit.size_bytes = session.credit.delivered_bytes + max(1, request.max_bytes)
-        member.arrived.clear()
         group.dispatcher.offer(session)
         wait_s = min(MAX_WAIT_S, request.max_wait.total_seconds())
+        enough_bytes = max(1, request.min_bytes)
         try:
             async with asyncio.timeout(wait_s):
-                while not member.waiting and member.ended is None:
-                    await member.arrived.wait()
+                while (
+                    member.unsent_bytes < enough_bytes
+                    and session.credit.left_records > 0
+                    and member.ended is None
+                ):
                     member.arrived.clear()
+                    await member.arrived.wait()
         except TimeoutError:
             pass
         finally:
@@ -143,24 +147,40 @@ class Fetching:
 
     # -- ShareAcknowledge ------------------------------------------------------------------------
 
-    async def acknowledge(self, head: Head, request: Any) -> Any:
+    async def acknowledge(self, head: Head, request: Any) -> Parts | asyncio.Future[Parts]:
         """Answers a ShareAcknowledge once it is durable."""
-        lock_ms, errors = 0, Errors()
-        failed = ErrorCode.none
         try:
             member = self._membership.find(request.group_id, request.member_id)
             failed = _next_turn(member, request.share_session_epoch)
-            if failed is ErrorCode.none:
-                member.group.expire_later(member.session)
-                member.group.polled(member.session)
-                said, errors = self._said(member, request.topics)
-                if said:
-                    errors |= self._errors(await member.acknowledge(said))
-                lock_ms = member.group.settings.lock_duration_ms
-                if request.share_session_epoch == CLOSE:
-                    self._membership.close_share(member)
+            if failed is not ErrorCode.none:
+                return self._acknowledged(head, failed, 0, {})
         except SharecoordError as error:
-            failed = code_of(error)
+            return self._acknowledged(head, code_of(error), 0, {})
+        member.group.expire_later(member.session)
+        member.group.polled(member.session)
+        said, errors = self._said(member, request.topics)
+        settled = member.acknowledge(said) if said else None
+        settling = self._settle(head, member, settled, errors)
+        if request.share_session_epoch != CLOSE:
+            return asyncio.ensure_future(settling)
+        found = await settling
+        self._membership.close_share(member)
+        return found
+
+    async def _settle(
+        self,
+        head: Head,
+        member: KafkaMember,
+        settled: asyncio.Future[list[PartitionResult]] | None,
+        errors: Errors,
+    ) -> Parts:
+        if settled is not None:
+            errors |= self._errors(await settled)
+        lock_ms = member.group.settings.lock_duration_ms
+        return self._acknowledged(head, ErrorCode.none, lock_ms, errors)
+
+    @staticmethod
+    def _acknowledged(head: Head, failed: ErrorCode, lock_ms: int, errors: Errors) -> Parts:
         leader = make(head, "LeaderIdAndEpoch", leader_id=NODE_ID, leader_epoch=0)
         topics = tuple(
             make(
@@ -175,7 +195,7 @@ class Fetching:
             )
             for topic_id, places in groupby(sorted(errors), key=lambda place: place[0])
         )  # fmt: skip
-        return make(
+        answer = make(
             head,
             "ShareAcknowledgeResponse",
             throttle_time=NO_TIME,
@@ -184,6 +204,7 @@ class Fetching:
             responses=topics,
             node_endpoints=(),
         )
+        return [answer_of(head, answer)]
 
     # -- what members say ------------------------------------------------------------------------
 
@@ -217,7 +238,7 @@ class Fetching:
                     said.append((*log_id, ranges))
         return said, errors
 
-    def _errors(self, results: Iterable[Any]) -> Errors:
+    def _errors(self, results: Iterable[PartitionResult]) -> Errors:
         """The outcomes that are errors."""
         return {
             (self._cluster.id_of(each.key.topic, each.key.topic_id), each.key.partition): code
@@ -246,12 +267,13 @@ def _mode_of(request: Any) -> AcquireMode:
 def _runs(batches: Iterable[Any]) -> Iterator[tuple[int, int, AcknowledgeType]]:
     """Consecutive offsets that are acknowledged alike.
 
-    A single type is for the whole batch. Gaps are archived by the coordinator before anybody gets
-    them; what a client takes for one all the same has no record, and is finished.
+    A single type, or the same for all, is for the whole batch. Gaps are archived by the coordinator
+    before anybody gets them; what a client takes for one all the same has no record, and is
+    finished.
     """
     for batch in batches:
         types = batch.acknowledge_types
-        if len(types) == 1:
+        if len(types) == 1 or types.count(types[0]) == len(types):
             yield batch.first_offset, batch.last_offset, _type_of(types[0])
             continue
         first = batch.first_offset

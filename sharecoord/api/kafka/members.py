@@ -144,17 +144,21 @@ class KafkaMember:
                 book.put(one.first, one.last, one.lock_token, max(one.deadline_ms, now_ms))
         return found
 
-    async def acknowledge(self, said: Acknowledgements) -> list[PartitionResult]:
-        """Settles what the member says, durably."""
+    def acknowledge(self, said: Acknowledgements) -> asyncio.Future[list[PartitionResult]]:
+        """Settles what the member says; the results come when they are durable."""
         done: asyncio.Future[list[PartitionResult]] = asyncio.get_running_loop().create_future()
-        self.group.acknowledge(self.session, said, Collector(done.set_result))
-        results = await done
-        outcomes = {result.key.log_id: result for result in results}
-        for name, topic_id, partition, ranges in said:
-            result = outcomes.get((name, topic_id, partition))
-            if result is not None and result.error is None:
-                self._follow((name, topic_id, partition), ranges, result.exceptions)
-        return results
+
+        def settled(results: list[PartitionResult]) -> None:
+            outcomes = {result.key.log_id: result for result in results}
+            for name, topic_id, partition, ranges in said:
+                result = outcomes.get((name, topic_id, partition))
+                if result is not None and result.error is None:
+                    self._follow((name, topic_id, partition), ranges, result.exceptions)
+            if not done.done():
+                done.set_result(results)
+
+        self.group.acknowledge(self.session, said, Collector(settled))
+        return done
 
     def _follow(
         self,

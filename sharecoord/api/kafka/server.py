@@ -11,8 +11,8 @@ from sharecoord.api.kafka import codec
 from sharecoord.api.kafka.administration import Administration
 from sharecoord.api.kafka.cluster import Cluster
 from sharecoord.api.kafka.codec import Head, ProtocolError
-from sharecoord.api.kafka.connection import Connection
-from sharecoord.api.kafka.fetching import Fetching, Parts
+from sharecoord.api.kafka.connection import Connection, Parts
+from sharecoord.api.kafka.fetching import Fetching
 from sharecoord.api.kafka.membership import Membership
 from sharecoord.config.endpoints import TcpAddress
 from sharecoord.errors import InvalidConfigError
@@ -85,7 +85,9 @@ class KafkaPort:
         self._connections.discard(connection)
         self._membership.disconnected(connection)
 
-    async def _answer(self, connection: Connection, head: Head, frame: memoryview) -> Parts:
+    async def _answer(
+        self, connection: Connection, head: Head, frame: memoryview
+    ) -> Parts | asyncio.Future[Parts]:
         if not codec.is_served(head):
             if head.api_key == codec.API_VERSIONS:
                 # In the oldest form, which every client reads (KIP-511).
@@ -96,6 +98,8 @@ class KafkaPort:
         client_id, request = codec.read(head, frame)
         if head.api_key == codec.SHARE_FETCH:
             return await self._fetching.fetch(head, request, connection)
+        if head.api_key == codec.SHARE_ACKNOWLEDGE:
+            return await self._fetching.acknowledge(head, request)
         body = await self._body(connection, head, client_id, request)
         return [codec.answer_of(head, body)]
 
@@ -120,7 +124,5 @@ class KafkaPort:
                 return await self._administration.delete_groups(head, request, caller)
             case codec.SHARE_GROUP_HEARTBEAT:
                 return await self._membership.heartbeat(head, request, client_id, caller)
-            case codec.SHARE_ACKNOWLEDGE:
-                return await self._fetching.acknowledge(head, request)
             case _:
                 raise AssertionError(f"API {head.api_key} is in the table of versions")
