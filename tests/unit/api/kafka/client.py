@@ -41,18 +41,20 @@ class Fetched(NamedTuple):
 
 
 class Client:
-    """One connection; requests are answered one by one."""
+    """One connection; answers come in the order of the requests."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self.writer = reader, writer
         self.topic_id: UUID | None = None
+        self._turn = asyncio.Lock()
         self._group, self._member = "g", "m"
 
     async def raw(self, frame: bytes) -> bytes:
         """Sends a request and returns its answer, both without their lengths."""
         self.writer.write(struct.pack(">i", len(frame)) + frame)
-        (size,) = struct.unpack(">i", await self._reader.readexactly(4))
-        return await self._reader.readexactly(size)
+        async with self._turn:
+            (size,) = struct.unpack(">i", await self._reader.readexactly(4))
+            return await self._reader.readexactly(size)
 
     async def ask(self, api_key: int, version: int, **values: Any) -> Any:
         """Sends a request; returns its answer as kio reads it."""
