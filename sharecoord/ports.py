@@ -631,6 +631,9 @@ class GatewayWay(Protocol):
     def frame(self, delivery: Delivery, now_ms: int) -> object:
         """A delivery in the form that the member's stream takes as it is."""
 
+    def batches(self, delivery: Delivery) -> object:
+        """The same for a member that takes Kafka's record batches."""
+
 
 class PeerListener(Protocol):
     """Listener to links to owners."""

@@ -20,7 +20,7 @@ from sharecoord.core.partition.decisions import (
     TakenBack,
 )
 from sharecoord.core.states import AcknowledgeType
-from sharecoord.errors import SharecoordError
+from sharecoord.errors import SharecoordError, UnsupportedVersionError
 from sharecoord.runtime.group.actor import GroupActor
 from sharecoord.runtime.member.session import Session
 from sharecoord.runtime.partition.collector import Collector
@@ -63,7 +63,9 @@ class KafkaMember:
     share: ShareSession | None = None
     held: dict[LogId, HeldBook] = field(default_factory=dict)
     """Kafka's acknowledgements have no lock tokens: they are looked up here."""
-    waiting: list[Delivery] = field(default_factory=list)
+    waiting: list[Delivery | Relayed] = field(default_factory=list)
+    arrived_records: int = 0
+    """Sum over all deliveries that have come for the member."""
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
     is_leaving: bool = False
     """Whether the member has left the group, and its share session is still open: clients send
@@ -88,20 +90,40 @@ class KafkaMember:
     def deliver(self, delivery: Delivery, now_ms: int) -> None:
         """Keeps a delivery for the fetch that waits."""
         assert now_ms >= 0, "monotonic"
-        self.waiting.append(delivery)
-        self.arrived.set()
+        self._put(delivery)
 
     def relay(self, item: Relayed) -> None:
-        """Never called: this port serves no fleet yet, and says so at the start."""
-        raise AssertionError(f"{item.key} is another coordinator's")
+        """Keeps record batches of another coordinator for the fetch that waits."""
+        if item.has_batches:
+            self._put(item)
+            return
+        self._hand_back(item)
+        self.end(
+            UnsupportedVersionError(
+                f"the coordinator that owns {item.key.name}[{item.key.partition}] is of a release "
+                "without the Kafka port: update all coordinators of the fleet before "
+                "kafka.port.listen is set at one"
+            )
+        )
+
+    def _put(self, delivery: Delivery | Relayed) -> None:
+        self.waiting.append(delivery)
+        self.arrived_records += delivery.records
+        self.arrived.set()
+
+    @property
+    def on_way_records(self) -> int:
+        """Records that are acquired for the member, and whose commit is not durable yet."""
+        return self.session.credit.delivered_records - self.arrived_records
 
     def taken_back(self, key: PartitionKey, ranges: Sequence[TakenBack]) -> None:
         """Locks ended: what waits under them is not fetched, and nothing of them is held."""
         lost = [HeldRange(*taken[1:4]) for taken in ranges]
         tokens = {each.lock_token for each in lost}
-        kept: list[Delivery] = []
+        kept: list[Delivery | Relayed] = []
         for each in self.waiting:
-            if each.key == key and any(one.lock_token in tokens for one in each.ranges):
+            of_key = each.key.log_id == key.log_id
+            if of_key and any(one.lock_token in tokens for one in each.ranges):
                 self._hand_back(each)
             else:
                 kept.append(each)
@@ -135,7 +157,7 @@ class KafkaMember:
 
     # -- fetches and acknowledgements ------------------------------------------------------------
 
-    def take(self, now_ms: int) -> list[Delivery]:
+    def take(self, now_ms: int) -> list[Delivery | Relayed]:
         """The deliveries that wait; from now on the member holds them."""
         found, self.waiting = self.waiting, []
         for each in found:
@@ -196,5 +218,5 @@ class KafkaMember:
         if released and session.channel is self:
             self.group.acknowledge(session, released, Collector(lambda _: None))
 
-    def _hand_back(self, delivery: Delivery) -> None:
+    def _hand_back(self, delivery: Delivery | Relayed) -> None:
         self.group.hand_back(self.session, delivery.key, delivery.ranges)

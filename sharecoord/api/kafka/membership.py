@@ -97,6 +97,7 @@ class Membership:
             credit_records=0,
             credit_bytes=0,
             opens=_OPENS,
+            takes_batches=True,
             caller=caller,
         )
         group = await self._groups.open(request.group_id, caller.principal.name)

@@ -224,6 +224,7 @@ class GroupActor(Group):
             gateway=gateway,
             away=Away.after(former) if self.context.in_fleet and not gateway else None,
             opens=command.opens,
+            takes_batches=command.takes_batches,
             caller=command.caller,
             principal=command.principal_name,
         )

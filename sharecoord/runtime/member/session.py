@@ -55,6 +55,8 @@ class JoinCommand:
     another coordinator served when the gateway wrote the book may be missing. None = all."""
     opens: frozenset[int] = frozenset()
     """See `Session.opens`."""
+    takes_batches: bool = False
+    """See `Session.takes_batches`."""
     caller: Caller | None = None
     """Who joins; None = another coordinator has let the member in."""
     principal: str = ""
@@ -323,6 +325,8 @@ class Session:
     opens: frozenset[int] = frozenset()
     """Compressions (Kafka's numbers, 0 = none) of the record batches that the member can open;
     empty = it gets columns only."""
+    takes_batches: bool = False
+    """Whether the member takes Kafka's record batches alone, and no columns."""
 
     @property
     def is_lent(self) -> bool:

@@ -206,16 +206,24 @@ class Port:
 
 
 @contextlib.asynccontextmanager
+async def port_at(world: World, coordinator: Coordinator) -> AsyncIterator[Port]:
+    """The Kafka port of a coordinator that runs."""
+    operators = Operators(admin_of(coordinator), coordinator)
+    port = KafkaPort(coordinator, operators, world.log.cluster, request_bytes_max=REQUEST_BYTES_MAX)
+    made = Port(world, coordinator, await port.start(TcpAddress("127.0.0.1", 0)))
+    try:
+        yield made
+    finally:
+        await made.close()
+        await port.close()
+
+
+@contextlib.asynccontextmanager
 async def port_of(world: World) -> AsyncIterator[Port]:
     """A coordinator of this world with a Kafka port."""
-    async with running(world) as coordinator, asyncio.timeout(30):
-        operators = Operators(admin_of(coordinator), coordinator)
-        port = KafkaPort(
-            coordinator, operators, world.log.cluster, request_bytes_max=REQUEST_BYTES_MAX
-        )
-        made = Port(world, coordinator, await port.start(TcpAddress("127.0.0.1", 0)))
-        try:
-            yield made
-        finally:
-            await made.close()
-            await port.close()
+    async with (
+        running(world) as coordinator,
+        asyncio.timeout(30),
+        port_at(world, coordinator) as port,
+    ):
+        yield port
