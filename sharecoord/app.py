@@ -30,7 +30,7 @@ from sharecoord.config.endpoints import (
     UnixAddress,
     check_listen_security,
 )
-from sharecoord.config.process import ProcessConfig
+from sharecoord.config.process import ProcessConfig, kafka_port_openness
 from sharecoord.config.process_settings import CoordinatorConfig, LogFormat, Mode
 from sharecoord.config.sources import Source
 from sharecoord.core.fleet.belonging import SECRET_BYTES
@@ -163,10 +163,11 @@ class Application:
             insecure=config.listen.insecure,
             is_fleet=config.coordinator.mode is Mode.FLEET,
         )
-        if is_open:
-            log.warning("the listener is open", why=is_open)
+        for why in filter(None, (is_open, kafka_port_openness(config))):
+            log.warning("the listener is open", why=why)
         # All files are read before Kafka is asked: who has made two mistakes hears of this one.
-        self._pair = listener_pair(config.tls)
+        has_port = config.kafka_port.listen is not None
+        self._pair = listener_pair(config.tls, has_context=has_port)
         management = self._management() if config.management.enable else None
         loop = asyncio.get_running_loop()
         self.failure = loop.create_future()
@@ -283,8 +284,15 @@ class Application:
         # Its codec takes memory: it is loaded where somebody speaks it.
         from sharecoord.api.kafka.server import KafkaPort
 
-        limit = self.config.limits.request_max_bytes
-        port = KafkaPort(coordinator, operators, self._cluster_id, request_bytes_max=limit)
+        port = KafkaPort(
+            coordinator,
+            operators,
+            self._cluster_id,
+            request_bytes_max=self.config.limits.request_max_bytes,
+            authenticator=self._security_parts.port_authenticator,
+            pair=self._pair,
+            config=self.config.kafka_port,
+        )
         self.kafka_address = str(await port.start(address))
         self._stack.push_async_callback(port.close)
 

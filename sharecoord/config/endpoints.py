@@ -132,6 +132,7 @@ def check_listen_security(
     knows_clients: bool,
     insecure: bool,
     is_fleet: bool = False,
+    setting: str = "listen.address",
 ) -> str:
     """Refuses to serve other machines without TLS, or without knowing who they are.
 
@@ -141,6 +142,7 @@ def check_listen_security(
         knows_clients: Whether certificates, tokens or OIDC tell who connects.
         insecure: Whether the operator accepts what is open, by name (listen.insecure).
         is_fleet: Whether coordinators listen for each other on the same host, too.
+        setting: Name of the setting that says where.
 
     Returns:
         What is open, as a sentence for a warning; "" = nothing is.
@@ -158,14 +160,15 @@ def check_listen_security(
     if not knows_clients:
         dangers.append("nothing tells who connects, so whoever reaches the port may do everything")
         fixes.append(f"set {_WAYS_TO_KNOW}")
-    is_open = f'listen.address="{address}" is open to other machines: {"; ".join(dangers)}'
+    is_tcp = setting != "listen.address"
+    is_open = f'{setting}="{address}" is open to other machines: {"; ".join(dangers)}'
     fix = " and ".join(fixes)
     if insecure:
         return f"{is_open}. listen.insecure accepts it; to close it, {fix}."
     raise InvalidConfigError(
-        f"{is_open}. Either {fix}; or listen on localhost or unix:PATH; or accept it with "
-        "--insecure (listen.insecure: true).",
-        metadata={"key": "listen.address", "value": str(address)},
+        f"{is_open}. Either {fix}; or listen on localhost{'' if is_tcp else ' or unix:PATH'}; or "
+        "accept it with --insecure (listen.insecure: true).",
+        metadata={"key": setting, "value": str(address)},
     )
 
 

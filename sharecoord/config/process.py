@@ -8,7 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple, get_type_hints
 
-from sharecoord.config.endpoints import StoreKind, UnixAddress, default_store_url
+from sharecoord.config.endpoints import (
+    StoreKind,
+    UnixAddress,
+    check_listen_security,
+    default_store_url,
+)
 from sharecoord.config.group import GROUP_SETTINGS, resolve, validate_group_overrides
 from sharecoord.config.kafka_keys import LIBRDKAFKA_KEYS, check_kafka_key
 from sharecoord.config.kafka_properties import masked_kafka_value, read_kafka_config
@@ -351,25 +356,30 @@ def _check_fleet(config: ProcessConfig) -> None:
 
 
 def _check_kafka_port(config: ProcessConfig) -> None:
-    """Refuses what the Kafka port would serve without a check: it knows no credentials yet."""
-    listen = config.kafka_port.listen
-    if listen is None:
-        return
-    if config.knows_clients or config.security.rules_file:
-        raise InvalidConfigError(
-            "kafka.port.listen is set, and so are rules, tokens, OIDC or client certificates, "
-            "which the Kafka port does not check. Remove kafka.port.listen, or these."
-        )
-    if config.coordinator.mode is Mode.FLEET:
+    """Refuses what the Kafka port can not be."""
+    if config.kafka_port.listen is not None and config.coordinator.mode is Mode.FLEET:
         raise InvalidConfigError(
             "kafka.port.listen is set and coordinator.mode is fleet: the Kafka port serves a "
             "coordinator that is alone. Remove kafka.port.listen, or set the mode to standalone."
         )
-    if not (listen.is_loopback or config.listen.insecure):
-        raise InvalidConfigError(
-            f"kafka.port.listen: other machines reach {listen}, and the port speaks no TLS. Use "
-            "localhost, or accept that by listen.insecure=true."
-        )
+    kafka_port_openness(config)
+
+
+def kafka_port_openness(config: ProcessConfig) -> str:
+    """What is open at the Kafka port, as a sentence for a warning; "" = nothing is.
+
+    Raises:
+        InvalidConfigError: Something is, and the operator has not accepted it.
+    """
+    if config.kafka_port.listen is None:
+        return ""
+    return check_listen_security(
+        config.kafka_port.listen,
+        setting="kafka.port.listen",
+        tls=config.tls.enabled,
+        knows_clients=config.knows_clients,
+        insecure=config.listen.insecure,
+    )
 
 
 def _check_memory(config: ProcessConfig) -> None:

@@ -227,11 +227,49 @@ class KafkaPortConfig:
         parser=_parse_kafka_port,
         renderer=lambda address: "" if address is None else str(address),
     )
+    max_connections: int = int_setting(
+        "kafka.port.max.connections",
+        "How many clients' connections there may be, at most half of the files that the process "
+        "may open. A member has two or three. Whoever comes beyond it is refused, so that those "
+        "who are there go on.",
+        default=10_000,
+        bounds=(1, 1_000_000),
+        unit="connections",
+    )
+    max_connections_per_ip: int = int_setting(
+        "kafka.port.max.connections.per.ip",
+        "How many of them may be of one address: one that takes all it can get leaves room for "
+        "others. Raise it where all clients come through one proxy.",
+        default=2_500,
+        bounds=(1, 1_000_000),
+        unit="connections",
+    )
+    authentication_timeout_ms: int = duration_setting(
+        "kafka.port.authentication.timeout.ms",
+        "A client that has not ended the TLS handshake by then, or has not proven who it is, "
+        "where that is asked for, is sent away.",
+        default_ms=10_000,
+        bounds_ms=(100, 10 * _MINUTE_MS),
+    )
+    connections_max_idle_ms: int = duration_setting(
+        "kafka.port.connections.max.idle.ms",
+        "After which silence a connection is ended, as with Kafka's `connections.max.idle.ms`. "
+        "One whose request waits for its answer is not silent.",
+        default_ms=10 * _MINUTE_MS,
+        bounds_ms=(1_000, 24 * _HOUR_MS),
+    )
+    connections_max_reauth_ms: int = duration_setting(
+        "kafka.port.connections.max.reauth.ms",
+        "After which time a client that uses SASL has to prove again who it is, as with Kafka's "
+        "`connections.max.reauth.ms`; its credential may end before. 0 = when that ends.",
+        default_ms=0,
+        bounds_ms=(0, 30 * 24 * _HOUR_MS),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsConfig:
-    """TLS of the listener."""
+    """TLS of the listener, and of the Kafka port."""
 
     cert_file: str = str_setting(
         "tls.cert.file", "PEM file with the listener's certificate chain; empty = no TLS."

@@ -105,6 +105,11 @@ MEANINGS: Final = (
     ),
     Meaning(Kind.TOPIC, Action.CONSUME, "Get its records, as a member or by a replay."),
     Meaning(
+        Kind.TOPIC,
+        Action.DESCRIBE,
+        "See its partitions and offsets at the Kafka port, as whoever may consume it does.",
+    ),
+    Meaning(
         Kind.DEAD_LETTER_TOPIC,
         Action.WRITE,
         "Make it a group's dead-letter topic: the coordinator writes there.",
@@ -128,6 +133,11 @@ MEANINGS: Final = (
     Meaning(Kind.CLUSTER, Action.AUDIT, "Ask what others may do."),
 )
 """Every pair of kind and action that means something; rules with another pair are refused."""
+
+ACTIONS_OF: Final = {
+    kind: tuple(each.action for each in MEANINGS if each.kind is kind) for kind in Kind
+}
+"""What may be done with resources of a kind."""
 
 KINDS_OF: Final = {
     action: frozenset(each.kind for each in MEANINGS if each.action is action) for action in Action

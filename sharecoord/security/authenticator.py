@@ -15,7 +15,9 @@ import binascii
 import grp
 import hmac
 import pwd
-from collections.abc import Awaitable, Callable
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -31,6 +33,7 @@ from sharecoord.security.principals import (
     UnixClock,
     unix_ms,
 )
+from sharecoord.security.scram import HASHES, ScramServer
 from sharecoord.security.slowdown import Slowdown
 from sharecoord.security.tokens import SETTING as TOKENS_SETTING
 from sharecoord.security.tokens import Tokens
@@ -42,6 +45,9 @@ if TYPE_CHECKING:
 
 AUTHORIZATION_CHARS_MAX: Final = 17 << 10
 """Longest authorization that is read: the longest token of `oidc`, and the word before it."""
+
+PLAIN: Final = "PLAIN"
+OAUTHBEARER: Final = "OAUTHBEARER"
 
 _OR_NOT: Final = (
     "or remove the credentials from the client (sasl.*; security.protocol is then ssl or plaintext)"
@@ -109,11 +115,37 @@ class Authenticator:
         self._must_prove = must_prove
         self._now_ms = now_ms
         self._slowdown = Slowdown(now_ms, sleep)
+        self._fake_key = secrets.token_bytes(32)
 
     @property
     def checks_authorization(self) -> bool:
         """Whether tokens of some kind are checked."""
         return self._tokens is not None or self._oidc is not None
+
+    @property
+    def mechanisms(self) -> tuple[str, ...]:
+        """The mechanisms of SASL by which somebody can be known here, as the files are now."""
+        tokens = None if self._tokens is None else self._tokens.value
+        scram = [each for each in HASHES if tokens is not None and each in tokens.scram_mechanisms]
+        plain = [PLAIN] if tokens is not None else []
+        return (*plain, *scram, *([OAUTHBEARER] if self._oidc is not None else []))
+
+    def scram(self, mechanism: str) -> ScramServer[Identity]:
+        """A new exchange of SCRAM."""
+        assert self._tokens is not None, "a mechanism of the entries"
+        tokens = self._tokens.value
+        return ScramServer(
+            mechanism, lambda name: tokens.verifiers(mechanism, name), fake_key=self._fake_key
+        )
+
+    @asynccontextmanager
+    async def slowing(self, address: str) -> AsyncIterator[None]:
+        """Lets a caller wait who fails again and again; errors as `identify`."""
+        try:
+            yield
+        except UnauthenticatedError:
+            await self._slowdown.failed(address)
+            raise
 
     def known(self, credentials: Credentials) -> Identity | None:
         """The identity, where it can be told at once; None = `identify` has to be asked."""
@@ -134,15 +166,12 @@ class Authenticator:
             LimitExceededError: As before, and too many callers of the address wait already.
             KeysUnavailableError: The identity provider's keys can not be had; nobody knows.
         """
-        try:
+        async with self.slowing(address):
             identity = self._at_once(credentials)
             if identity is None:
                 assert self._oidc is not None, "all else is told at once"
                 identity = await self._oidc.identify(_parts(credentials.authorization)[1])
             return identity
-        except UnauthenticatedError:
-            await self._slowdown.failed(address)
-            raise
 
     def holds(self, identity: Identity) -> bool:
         """Whether an identity that was proven before may go on, as of a stream that is open.
@@ -166,7 +195,15 @@ class Authenticator:
             raise UnauthenticatedError(_NOBODY)
         else:
             return self.socket
-        if identity is None or identity.ends_ms is None or identity.ends_ms > self._now_ms():
+        return None if identity is None else self.good_still(identity)
+
+    def good_still(self, identity: Identity) -> Identity:
+        """An identity whose credential has not ended.
+
+        Raises:
+            UnauthenticatedError: It has.
+        """
+        if identity.ends_ms is None or identity.ends_ms > self._now_ms():
             return identity
         raise UnauthenticatedError(_ENDED)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ssl
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
@@ -37,6 +37,8 @@ class KeyPair:
     """Of clients' certificates; empty = clients show none."""
     ends_s: Mapping[str, float]
     """By setting: when the first certificate of the file ends, in seconds since 1970."""
+    context: ssl.SSLContext | None = None
+    """The TLS context of Python that shows it, where somebody asked for one."""
 
     def __repr__(self) -> str:
         """Without the key."""
@@ -56,15 +58,25 @@ class ServerTls:
         return self.pair.ends_s
 
 
-def listener_pair(tls: TlsConfig) -> WatchedFiles[KeyPair] | None:
-    """The key pair of the listener of `tls.*`; None = it speaks clear text.
+def listener_pair(tls: TlsConfig, *, has_context: bool = False) -> WatchedFiles[KeyPair] | None:
+    """The key pair of the listeners of `tls.*`; None = they speak clear text.
+
+    Args:
+        tls: The settings.
+        has_context: Whether one of the listeners is Python's own, and needs a context.
 
     Raises:
         InvalidConfigError: A file can not be read or used, or the key is not the certificate's.
     """
     if not tls.enabled:
         return None
-    return WatchedFiles(*_files_of("tls", tls.cert_file, tls.key_file, tls.client_ca_file))
+    files = tls.cert_file, tls.key_file, tls.client_ca_file
+    paths, read = _files_of("tls", *files)
+    if not has_context:
+        return WatchedFiles(paths, read)
+    return WatchedFiles(
+        paths, lambda contents: replace(read(contents), context=_context("tls", *files))
+    )
 
 
 def management_tls(management: ManagementConfig) -> WatchedFiles[ServerTls] | None:
@@ -83,7 +95,7 @@ def management_tls(management: ManagementConfig) -> WatchedFiles[ServerTls] | No
         pair = read(contents)
         # Python takes keys from files alone: should they have changed since they were read, the
         # next look reads them again.
-        return ServerTls(pair, _context(certificate, key, authorities))
+        return ServerTls(pair, _context("management.tls", certificate, key, authorities))
 
     return WatchedFiles(paths, read_context)
 
@@ -179,7 +191,7 @@ def _why(error: Exception) -> str:
 # -- contexts of Python's ssl module --------------------------------------------------------------
 
 
-def _context(certificate: str, key: str, authorities: str) -> ssl.SSLContext:
+def _context(section: str, certificate: str, key: str, authorities: str) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
@@ -190,7 +202,7 @@ def _context(certificate: str, key: str, authorities: str) -> ssl.SSLContext:
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", None) or error
         raise InvalidConfigError(
-            f"management.tls.*: OpenSSL can not use the certificate and key: {reason}"
+            f"{section}.*: OpenSSL can not use the certificate and key: {reason}"
         ) from error
     return context
 

@@ -47,13 +47,21 @@ class Security:
             from sharecoord.security.certificates import CertificateNames
 
             certificates = CertificateNames(security.certificate_names)
-        self.authenticator = Authenticator(
-            tokens=tokens,
-            oidc=self._oidc(config) if security.oidc_issuer else None,
-            certificates=certificates,
-            # With rules it is they that say what `User:anonymous` may do.
-            must_prove=config.knows_clients and not security.rules_file,
-        )
+        oidc = self._oidc(config) if security.oidc_issuer else None
+
+        def authenticator() -> Authenticator:
+            return Authenticator(
+                tokens=tokens,
+                oidc=oidc,
+                certificates=certificates,
+                # With rules it is they that say what `User:anonymous` may do.
+                must_prove=config.knows_clients and not security.rules_file,
+            )
+
+        self.authenticator = authenticator()
+        """Of the listener, which may be a Unix socket."""
+        self.port_authenticator = authenticator()
+        """Of the Kafka port: who connects to it has passed no socket file."""
         if config.knows_clients:
             self.guard.holds = self.authenticator.holds
 

@@ -8,8 +8,12 @@ taken away. Whoever removes an entry revokes the token::
       sha256: 3f0c…
       groups: [orders-team]
       expires: 2027-01-31T12:00:00Z
+      scram:
+        - SCRAM-SHA-256$4096:W22Z…$WG5d…:wfPL…
 
-`groups` and `expires` may be left out. A date alone is its first moment; without a zone it is UTC.
+`groups`, `expires` and `scram` may be left out. `scram` is what SASL's SCRAM needs of the same
+token; all entries of one name have the same salt, because a server names the salt before it hears
+which of the tokens it is. A date alone is its first moment; without a zone it is UTC.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ import re
 import secrets
 import stat
 import tempfile
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -40,6 +45,14 @@ from sharecoord.security.principals import (
     name_problem,
     user_problem,
 )
+from sharecoord.security.scram import (
+    HASHES,
+    ITERATIONS,
+    SALT_BYTES,
+    Verifier,
+    make_verifier,
+    read_verifier,
+)
 
 SETTING: Final = "security.tokens.file"
 
@@ -53,7 +66,7 @@ NAME_CHARS_MAX: Final = 249
 """Longest name of a token that is made here, as of Kafka's topics."""
 
 _SHA256: Final = re.compile(r"[0-9a-fA-F]{64}", re.ASCII)
-_KEYS: Final = ("name", "sha256", "groups", "expires")
+_KEYS: Final = ("name", "sha256", "groups", "expires", "scram")
 _FILE: Final = Nodes(SETTING)
 
 
@@ -68,6 +81,8 @@ class Token:
     groups: tuple[str, ...] = ()
     ends_ms: int | None = None
     """Unix time from which the token is refused; None = it has no end."""
+    scram: tuple[Verifier, ...] = field(default=(), repr=False)
+    """What the mechanisms of SCRAM keep of the secret."""
 
 
 class Tokens:
@@ -76,6 +91,14 @@ class Tokens:
     def __init__(self, tokens: Iterable[Token]) -> None:
         self.tokens = tuple(tokens)
         self._identities = {each.digest: _identity(each) for each in self.tokens}
+        self._verifiers: defaultdict[tuple[str, str], list[tuple[Verifier, Identity]]]
+        self._verifiers = defaultdict(list)
+        for each in self.tokens:
+            for verifier in each.scram:
+                found = verifier, self._identities[each.digest]
+                self._verifiers[verifier.mechanism, each.name].append(found)
+        self.scram_mechanisms = frozenset(mechanism for mechanism, _ in self._verifiers)
+        """The mechanisms of SCRAM for which there is a token."""
 
     def find(self, secret: str) -> Identity | None:
         """The identity of a token's holder, which may have ended; None = there is no such token.
@@ -84,6 +107,10 @@ class Tokens:
         choose the beginning, so the time that a comparison takes tells nothing.
         """
         return self._identities.get(_digest(secret))
+
+    def verifiers(self, mechanism: str, name: str) -> Sequence[tuple[Verifier, Identity]]:
+        """What a mechanism of SCRAM keeps of the tokens of a name, and what each proves."""
+        return self._verifiers.get((mechanism, name), ())
 
     def has(self, identity: Identity) -> bool:
         """Whether the token of an identity that `find` gave is still there, as it was."""
@@ -121,7 +148,23 @@ def read_tokens(contents: Mapping[str, bytes]) -> Tokens:
             raise _FILE.bad(token.line, f"the sum stands in line {lines[token.digest]} already")
         lines[token.digest] = token.line
         tokens.append(token)
+    _check_salts(tokens)
     return Tokens(tokens)
+
+
+def _check_salts(tokens: Iterable[Token]) -> None:
+    """Refuses tokens of one name of which a server could not say with which salt to begin."""
+    firsts: dict[tuple[str, str], tuple[bytes, int]] = {}
+    for token in tokens:
+        for each in token.scram:
+            own = each.salt, each.iterations
+            if firsts.setdefault((token.name, each.mechanism), own) != own:
+                raise _FILE.bad(
+                    token.line,
+                    f"`scram:` has another salt or other iterations for {each.mechanism} than an "
+                    "entry of the same name above; `sharecoord tokens create --scram` takes the "
+                    "same",
+                )
 
 
 def _token(node: yaml.Node) -> Token:
@@ -145,7 +188,21 @@ def _token(node: yaml.Node) -> Token:
         bytes.fromhex(digits),
         tuple(_groups(entry["groups"][1])) if "groups" in entry else (),
         _ends_ms(*_text(entry["expires"])) if "expires" in entry else None,
+        tuple(_scram(entry["scram"][1])) if "scram" in entry else (),
     )
+
+
+def _scram(node: yaml.Node) -> Iterator[Verifier]:
+    seen: set[str] = set()
+    for text, line in _FILE.texts(node, "scram"):
+        try:
+            found = read_verifier(text)
+        except ValueError as error:
+            raise _FILE.bad(line, f"an entry of `scram:` must {error}") from None
+        if found.mechanism in seen:
+            raise _FILE.bad(line, f"`scram:` has {found.mechanism} twice")
+        seen.add(found.mechanism)
+        yield found
 
 
 def _text(entry: tuple[int, yaml.Node]) -> tuple[int, str]:
@@ -177,9 +234,16 @@ def _ends_ms(line: int, text: str) -> int:
 
 
 def create_token(
-    path: Path, name: str, *, groups: Sequence[str] = (), ends_ms: int | None = None
+    path: Path,
+    name: str,
+    *,
+    groups: Sequence[str] = (),
+    ends_ms: int | None = None,
+    scram: bool = False,
 ) -> str:
     """Adds an entry to the file, which is made when it is not there; returns the new secret.
+
+    With `scram` the entry has what the mechanisms of SCRAM need, too.
 
     What stands in the file stays as it is, comments included. A new file is for this user alone; a
     file that was there keeps its owner and mode. No reader ever sees a half of the file.
@@ -198,6 +262,8 @@ def create_token(
     path = path.resolve()
     with _locked(path.parent) as directory:
         old = path.read_bytes() if path.exists() else b""
+        if scram:
+            added["scram"] = [str(each) for each in _new_verifiers(old, name, secret)]
         _write(path, _with_entry(old, added))
         os.fsync(directory)
     return secret
@@ -215,6 +281,16 @@ def _check_names(name: str, groups: Sequence[str]) -> None:
         problem = name_problem(group)
         if problem:
             raise InvalidConfigError(f"a group's name {problem}; choose another one")
+
+
+def _new_verifiers(old: bytes, name: str, secret: str) -> Iterator[Verifier]:
+    """Verifiers of a new token, with the salt of the name's other tokens if there are some."""
+    tokens = None if _FILE.document(old) is None else read_tokens({SETTING: old})
+    for mechanism in HASHES:
+        salt, iterations = secrets.token_bytes(SALT_BYTES), ITERATIONS
+        if tokens is not None and (before := tokens.verifiers(mechanism, name)):
+            salt, iterations = before[0][0].salt, before[0][0].iterations
+        yield make_verifier(mechanism, secret, salt, iterations)
 
 
 def _with_entry(old: bytes, added: Mapping[str, object]) -> bytes:

@@ -10,9 +10,13 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 
 from sharecoord.api.kafka.codec import TOLD, Head, make
+from sharecoord.api.kafka.errors import code_of
 from sharecoord.api.kafka.topic_ids import wire_id
 from sharecoord.config.endpoints import TcpAddress
 from sharecoord.ports import TopicCatalog, TopicInfo
+from sharecoord.security.actions import ACTIONS_OF, Action, Kind, group, topic
+from sharecoord.security.guard import Guard, refusal
+from sharecoord.security.principals import Caller
 
 NODE_ID: Final = 1
 """The broker that this coordinator passes for."""
@@ -24,9 +28,12 @@ _NONE: Final = UUID(int=0)
 class Cluster:
     """Answers questions about brokers, topics and groups' places."""
 
-    def __init__(self, catalog: TopicCatalog, cluster_id: str, address: TcpAddress) -> None:
-        """Members connect to `address`."""
+    def __init__(
+        self, catalog: TopicCatalog, cluster_id: str, address: TcpAddress, guard: Guard
+    ) -> None:
+        """Members connect to `address`; the guard says who may see what."""
         self._catalog = catalog
+        self._guard = guard
         self.cluster_id = cluster_id
         self._broker = {
             "node_id": NODE_ID,
@@ -53,24 +60,40 @@ class Cluster:
             throttle_time=NO_TIME,
         )
 
-    def find_coordinator(self, head: Head, request: Any) -> Any:
-        """This broker, for every group."""
-        found = {"error_code": ErrorCode.none, "error_message": None, **self._broker}
+    def find_coordinator(self, head: Head, request: Any, caller: Caller) -> Any:
+        """This broker, for every group with which the caller may do something."""
         if head.version < 4:
+            found = self._coordinator(request.key, caller)
             return make(head, "FindCoordinatorResponse", throttle_time=NO_TIME, **found)
         coordinators = tuple(
-            make(head, "Coordinator", key=key, **found) for key in request.coordinator_keys
+            make(head, "Coordinator", key=key, **self._coordinator(key, caller))
+            for key in request.coordinator_keys
         )
         return make(
             head, "FindCoordinatorResponse", throttle_time=NO_TIME, coordinators=coordinators
         )
 
-    async def metadata(self, head: Head, request: Any) -> Any:
-        """Topics by name or id; all brokers are this one."""
+    def _coordinator(self, group_id: str, caller: Caller) -> dict[str, Any]:
+        what, decide = group(group_id), self._guard.decide
+        decisions = [decide(caller, action, what) for action in ACTIONS_OF[Kind.GROUP]]
+        if any(each.is_allowed for each in decisions):
+            return {"error_code": ErrorCode.none, "error_message": None, **self._broker}
+        error = refusal(caller, Action.CONSUME, what, decisions[0])
+        self._guard.tell(caller, "FindCoordinator", error, resources=[str(what)])
+        nowhere = {"node_id": -1, "host": "", "port": -1}
+        return {"error_code": code_of(error), "error_message": error.message, **nowhere}
+
+    def _may_see(self, caller: Caller, name: str) -> bool:
+        what, decide = topic(name), self._guard.decide
+        return any(decide(caller, action, what).is_allowed for action in ACTIONS_OF[Kind.TOPIC])
+
+    async def metadata(self, head: Head, request: Any, caller: Caller) -> Any:
+        """Topics by name or id, those that the caller may see; all brokers are this one."""
         broker = make(head, "MetadataResponseBroker", **self._broker, rack=None)
         topics = () if request.topics is None else request.topics
         named = [self._name_of(each) for each in topics]
-        found = await self._catalog.describe([name for _, name in named if name])
+        seen = {name for _, name in named if name and self._may_see(caller, name)}
+        found = await self._catalog.describe(list(seen)) if seen else {}
         return make(
             head,
             "MetadataResponse",
@@ -78,7 +101,10 @@ class Cluster:
             brokers=(broker,),
             cluster_id=self.cluster_id or None,
             controller_id=NODE_ID,
-            topics=tuple(self._topic(head, *each, found.get(each[1])) for each in named),
+            topics=tuple(
+                self._topic(head, *each, found.get(each[1]), is_hidden=each[1] not in {"", *seen})
+                for each in named
+            ),
             error_code=ErrorCode.none,
         )
 
@@ -86,14 +112,26 @@ class Cluster:
         asked: UUID | None = getattr(topic, "topic_id", None)
         return asked, topic.name or self.name_of(asked) or ""
 
-    def _topic(self, head: Head, asked: UUID | None, name: str, info: TopicInfo | None) -> Any:
+    def _topic(
+        self,
+        head: Head,
+        asked: UUID | None,
+        name: str,
+        info: TopicInfo | None,
+        *,
+        is_hidden: bool,
+    ) -> Any:
         if info is None:
             error = ErrorCode.unknown_topic_id if asked else ErrorCode.unknown_topic_or_partition
-            refused = name in self._catalog.refusals
+            if is_hidden or name in self._catalog.refusals:
+                error = ErrorCode.topic_authorization_failed
+            if is_hidden and asked:
+                # As a broker answers: who asks by id does not learn the name.
+                name = ""
             return make(
                 head,
                 "MetadataResponseTopic",
-                error_code=ErrorCode.topic_authorization_failed if refused else error,
+                error_code=error,
                 name=name or ("" if head.version < 12 else None),
                 topic_id=asked or _NONE,
                 partitions=(),

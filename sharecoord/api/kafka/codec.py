@@ -21,7 +21,9 @@ from sharecoord.api.kafka.reading import Reader, entity_reader, legacy_text, rea
 METADATA: Final = 3
 FIND_COORDINATOR: Final = 10
 LIST_GROUPS: Final = 16
+SASL_HANDSHAKE: Final = 17
 API_VERSIONS: Final = 18
+SASL_AUTHENTICATE: Final = 36
 SHARE_GROUP_HEARTBEAT: Final = 76
 DELETE_GROUPS: Final = 42
 DESCRIBE_CLUSTER: Final = 60
@@ -34,7 +36,11 @@ VERSIONS: Final = {
     METADATA: (0, 13),
     FIND_COORDINATOR: (0, 6),
     LIST_GROUPS: (0, 5),
+    # Version 0 of it is refused, and has to be there: librdkafka takes a broker without for one
+    # that knows no SASL.
+    SASL_HANDSHAKE: (0, 1),
     API_VERSIONS: (0, 4),
+    SASL_AUTHENTICATE: (0, 2),
     DELETE_GROUPS: (0, 2),
     DESCRIBE_CLUSTER: (0, 2),
     SHARE_GROUP_HEARTBEAT: (1, 1),
@@ -84,6 +90,11 @@ def is_served(head: Head) -> bool:
     """Whether the request is of an API and of a version that are served."""
     first, last = VERSIONS.get(head.api_key, (0, -1))
     return first <= head.version <= last
+
+
+def name_of(head: Head) -> str:
+    """The name of the API of a request that is served."""
+    return str(_request_type(*head[:2]).__name__).removesuffix("Request")
 
 
 def read(head: Head, frame: memoryview) -> tuple[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import struct
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -11,6 +12,8 @@ from typing import Final
 import structlog
 
 from sharecoord.api.kafka.codec import Head, ProtocolError, head_of
+from sharecoord.api.kafka.login import Login
+from sharecoord.api.kafka.strangers import STRANGER_BYTES_MAX, Strangers, looks_like
 
 log = structlog.get_logger(__name__)
 
@@ -42,18 +45,24 @@ class Connection(asyncio.BufferedProtocol):
         answer: Answer,
         *,
         request_bytes_max: int,
+        login: Callable[[bytes, str], Login],
         ended: Callable[[Connection], None],
+        strangers: Strangers,
     ) -> None:
         """Takes no request yet.
 
         Args:
             answer: Answers one request; a ProtocolError ends the connection.
             request_bytes_max: A larger request ends the connection before memory is taken for it.
+            login: Begins with what the client has shown so far: its certificate, and its address.
             ended: Hears once that the connection is over.
+            strangers: Hears why connections are ended from here.
         """
         self._answer = answer
         self._request_bytes_max = request_bytes_max
+        self._begin = login
         self._ended = ended
+        self._strangers = strangers
         self._received = bytearray()
         self._transport: asyncio.Transport | None = None
         self._working: asyncio.Task[None] | None = None
@@ -62,6 +71,11 @@ class Connection(asyncio.BufferedProtocol):
         self._writable = asyncio.Event()
         self._writable.set()
         self.address = ""
+        self.login: Login
+        self.since_s = 0.0
+        """When it began, by the loop's clock."""
+        self.active_s = 0.0
+        """When bytes came last, or an answer went."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by asyncio."""
@@ -69,6 +83,20 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = transport
         host, port = transport.get_extra_info("peername")[:2]
         self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self.since_s = self.active_s = self._strangers.now_s()
+        tls = transport.get_extra_info("ssl_object")
+        shown = None if tls is None else tls.getpeercert(binary_form=True)
+        pem = b"" if shown is None else ssl.DER_cert_to_PEM_cert(shown).encode()
+        self.login = self._begin(pem, self.address)
+
+    @property
+    def is_working(self) -> bool:
+        """Whether a request is being answered, or its answer is being written."""
+        return self._working is not None
+
+    @property
+    def _most_bytes(self) -> int:
+        return self._request_bytes_max if self.login.is_known else STRANGER_BYTES_MAX
 
     def get_buffer(self, sizehint: int) -> bytearray:
         """Called by asyncio."""
@@ -77,9 +105,14 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """Called by asyncio."""
         with memoryview(_scratch) as received:
-            self._received += received[:nbytes]
+            self.received(received[:nbytes])
+
+    def received(self, data: bytes | bytearray | memoryview) -> None:
+        """Takes in what the client has sent."""
+        self._received += data
+        self.active_s = self._strangers.now_s()
         assert self._transport is not None, "connected"
-        if len(self._received) > self._request_bytes_max + _LENGTH.size:
+        if len(self._received) > self._most_bytes + _LENGTH.size:
             # A client sends its next request before it has an answer: it waits in the socket.
             self._transport.pause_reading()
         self._go_on()
@@ -87,9 +120,10 @@ class Connection(asyncio.BufferedProtocol):
     def _go_on(self) -> None:
         if self._working is None and len(self._received) >= _LENGTH.size:
             (size,) = _LENGTH.unpack_from(self._received)
-            if not 0 < size <= self._request_bytes_max:
-                self._break(
-                    f"a request of {size} bytes: at most {self._request_bytes_max} are read"
+            if not 0 < size <= self._most_bytes:
+                self.end(
+                    looks_like(self._received)
+                    or f"a request of {size} bytes: at most {self._most_bytes} are read"
                 )
             elif len(self._received) >= _LENGTH.size + size:
                 end = _LENGTH.size + size
@@ -114,13 +148,18 @@ class Connection(asyncio.BufferedProtocol):
                 await asyncio.wait([self._decided[0]])
                 self._write_decided()
         except ProtocolError as error:
-            self._break(str(error))
+            self.end(str(error))
             return
         except Exception:
             log.exception(UNANSWERED, address=self.address)
             self.close()
             return
         await self._writable.wait()
+        self.active_s = self._strangers.now_s()
+        if self.login.has_failed and self._transport is not None:
+            # The answer says why; what follows it is not read.
+            self._transport.close()
+            return
         self._working = None
         if self._transport is not None:
             self._go_on()
@@ -139,8 +178,9 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.writelines(parts)
 
-    def _break(self, why: str) -> None:
-        log.info("Kafka port: a connection is ended", address=self.address, why=why)
+    def end(self, why: str) -> None:
+        """Ends the connection, and says why in the log."""
+        self._strangers.tell("Kafka port: a connection is ended", address=self.address, why=why)
         self.close()
 
     def pause_writing(self) -> None:

@@ -22,6 +22,7 @@ from sharecoord.errors import (
     UnknownTopicOrPartitionError,
     UnsupportedVersionError,
 )
+from sharecoord.security.actions import Kind
 
 _CODES: Final[dict[type[SharecoordError], ErrorCode]] = {
     GroupMaxSizeReachedError: ErrorCode.group_max_size_reached,
@@ -30,9 +31,9 @@ _CODES: Final[dict[type[SharecoordError], ErrorCode]] = {
     InvalidConfigError: ErrorCode.invalid_config,
     InvalidRequestError: ErrorCode.invalid_request,
     MemberFencedError: ErrorCode.fenced_member_epoch,
-    QuotaExceededError: ErrorCode.group_max_size_reached,
+    # Clients wait and try again. Members may leave, and calls are counted over ten seconds.
+    QuotaExceededError: ErrorCode.coordinator_load_in_progress,
     UnauthenticatedError: ErrorCode.sasl_authentication_failed,
-    UnauthorizedError: ErrorCode.group_authorization_failed,
     UnknownMemberError: ErrorCode.unknown_member_id,
     UnknownTopicOrPartitionError: ErrorCode.unknown_topic_or_partition,
     UnsupportedVersionError: ErrorCode.unsupported_version,
@@ -40,8 +41,19 @@ _CODES: Final[dict[type[SharecoordError], ErrorCode]] = {
 """The codes of errors that are not of this coordinator's making."""
 
 
+_REFUSED: Final[dict[str, ErrorCode]] = {
+    Kind.TOPIC: ErrorCode.topic_authorization_failed,
+    Kind.DEAD_LETTER_TOPIC: ErrorCode.topic_authorization_failed,
+    Kind.CLUSTER: ErrorCode.cluster_authorization_failed,
+}
+"""The codes of refusals, by what the rules do not allow; of groups otherwise."""
+
+
 def code_of(error: SharecoordError) -> ErrorCode:
     """The code for an error; who may try again is told so by a code that is retriable."""
+    if isinstance(error, UnauthorizedError):
+        kind = error.metadata.get("resource", "").partition(":")[0]
+        return _REFUSED.get(kind, ErrorCode.group_authorization_failed)
     if type(error) in _CODES:
         return _CODES[type(error)]
     if error.retriable:

@@ -16,15 +16,16 @@ from sharecoord.api.kafka.cluster import NO_TIME, NODE_ID, Cluster
 from sharecoord.api.kafka.codec import Head, answer_of, make, prefix_of
 from sharecoord.api.kafka.connection import Parts
 from sharecoord.api.kafka.errors import acknowledge_code, code_of
-from sharecoord.api.kafka.members import KafkaMember, ShareSession
+from sharecoord.api.kafka.members import KafkaMember
 from sharecoord.api.kafka.membership import Membership
 from sharecoord.core.changes import Place
 from sharecoord.core.delivery import Delivery, PartitionResult
 from sharecoord.core.fleet.peering import Relayed
 from sharecoord.core.partition.decisions import AcknowledgedRange, Acknowledgements
 from sharecoord.core.states import AcknowledgeType, AcquireMode
-from sharecoord.errors import SharecoordError
+from sharecoord.errors import QuotaExceededError, SharecoordError
 from sharecoord.runtime.kernel.context import Context
+from sharecoord.security.principals import Caller
 from sharecoord.wire.record_batches import record_batches
 
 OPEN, CLOSE = 0, -1
@@ -62,14 +63,16 @@ class Fetching:
 
     # -- ShareFetch ------------------------------------------------------------------------------
 
-    async def fetch(self, head: Head, request: Any, connection: object) -> Parts:
+    async def fetch(self, head: Head, request: Any, connection: object, caller: Caller) -> Parts:
         """Answers a ShareFetch: first what its acknowledgements say is settled, then records come.
 
         Both wait at the same time.
         """
         try:
-            member = self._membership.find(request.group_id, request.member_id)
+            member = self._membership.find(request, caller, "ShareFetch")
             failed = self._turn(member, request, connection)
+        except QuotaExceededError:
+            return _fetched(head, ErrorCode.share_session_limit_reached, 0, {}, {})
         except SharecoordError as error:
             return _fetched(head, code_of(error), 0, {}, {})
         if failed is not ErrorCode.none:
@@ -100,9 +103,7 @@ class Fetching:
             if any(part.acknowledgement_batches for topic in request.topics
                    for part in topic.partitions):  # fmt: skip
                 return ErrorCode.invalid_request
-            if member.share is not None:
-                member.close_share()
-            member.share = ShareSession(connection)
+            self._membership.open_share(member, connection)
             return ErrorCode.none
         return _next_turn(member, epoch)
 
@@ -162,10 +163,12 @@ class Fetching:
 
     # -- ShareAcknowledge ------------------------------------------------------------------------
 
-    async def acknowledge(self, head: Head, request: Any) -> Parts | asyncio.Future[Parts]:
+    async def acknowledge(
+        self, head: Head, request: Any, caller: Caller
+    ) -> Parts | asyncio.Future[Parts]:
         """Answers a ShareAcknowledge once it is durable."""
         try:
-            member = self._membership.find(request.group_id, request.member_id)
+            member = self._membership.find(request, caller, "ShareAcknowledge")
             failed = _next_turn(member, request.share_session_epoch)
             if failed is not ErrorCode.none:
                 return self._acknowledged(head, failed, 0, {})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -35,6 +35,8 @@ class ShareSession:
 
     connection: object
     """A session ends with its connection."""
+    ended: Callable[[], None] = lambda: None
+    """Hears once that the session is over."""
     epoch: int = 1
     """That of the next request."""
     places: set[Place] = field(default_factory=set)
@@ -203,7 +205,7 @@ class KafkaMember:
 
     def close_share(self) -> None:
         """The share session is over: what the member holds is released (KIP-932, T11)."""
-        self.share = None
+        self.forget_share()
         session = self.session
         session.credit.use_up()
         for delivery in self.waiting:
@@ -217,6 +219,12 @@ class KafkaMember:
         self.held.clear()
         if released and session.channel is self:
             self.group.acknowledge(session, released, Collector(lambda _: None))
+
+    def forget_share(self) -> None:
+        """There is no share session any more; of what the member holds nothing is said."""
+        if self.share is not None:
+            self.share.ended()
+        self.share = None
 
     def _hand_back(self, delivery: Delivery | Relayed) -> None:
         self.group.hand_back(self.session, delivery.key, delivery.ranges)

@@ -10,12 +10,14 @@ from kio.schema.errors import ErrorCode
 from sharecoord.api.kafka.cluster import NO_TIME, Cluster
 from sharecoord.api.kafka.codec import Head, make
 from sharecoord.api.kafka.errors import code_of
-from sharecoord.api.kafka.members import KafkaMember
+from sharecoord.api.kafka.members import KafkaMember, ShareSession
 from sharecoord.core.states import AcquireMode
-from sharecoord.errors import SharecoordError, UnknownMemberError
+from sharecoord.errors import SharecoordError, UnauthenticatedError, UnknownMemberError
 from sharecoord.runtime.group.groups import Groups
 from sharecoord.runtime.member.session import JoinCommand
+from sharecoord.security.actions import Action
 from sharecoord.security.principals import Caller
+from sharecoord.security.quotas import Quotas
 
 HEARTBEAT_INTERVAL: Final = timedelta(seconds=5)
 """`group.share.heartbeat.interval.ms` of a broker."""
@@ -23,6 +25,7 @@ HEARTBEAT_INTERVAL: Final = timedelta(seconds=5)
 JOIN, LEAVE = 0, -1
 """Member epochs that are none (KIP-932)."""
 
+_HEARTBEAT: Final = "ShareGroupHeartbeat"
 _POLL_INTERVAL_MS_MAX: Final = 2**31 - 1
 """Kafka's clients see to `max.poll.interval.ms` themselves."""
 
@@ -33,38 +36,66 @@ _OPENS: Final = frozenset(range(5))
 class Membership:
     """The members of this port, by group and member id."""
 
-    def __init__(self, groups: Groups, cluster: Cluster) -> None:
+    def __init__(self, groups: Groups, cluster: Cluster, quotas: Quotas) -> None:
         self._groups = groups
         self._cluster = cluster
         self._members: dict[tuple[str, str], KafkaMember] = {}
+        self._quotas = quotas
 
-    def find(self, group_id: str, member_id: str) -> KafkaMember:
-        """A member that has joined.
+    def find(self, request: Any, caller: Caller, call: str) -> KafkaMember:
+        """The member that speaks in a request; it is the caller's principal's.
 
         Raises:
-            UnknownMemberError: It has not, or its session has ended.
+            UnauthorizedError: The caller may not be a member of the group, or the member is
+                another principal's.
+            UnknownMemberError: It has not joined, or its session has ended.
             SharecoordError: The coordinator has ended its session, and why.
         """
+        admission = self._groups.admission
+        # First: who may not consume is not told whether there is such a member.
+        admission.check_call(caller, request.group_id, Action.CONSUME, call)
+        member = self._known(request.group_id, request.member_id)
+        admission.recognise(member.session, caller, call)
+        return member
+
+    def _known(self, group_id: str, member_id: str) -> KafkaMember:
         member = self._members.get((group_id, member_id))
         if member is None:
             raise UnknownMemberError(f"member {member_id!r} of group {group_id!r} is not known")
         if member.ended is not None or member.session.channel is not member:
             del self._members[group_id, member_id]
-            raise member.ended or UnknownMemberError(
+            member.forget_share()
+            has_ended = UnknownMemberError(
                 f"the session of member {member_id!r} of group {group_id!r} has ended"
             )
+            # Who calls has good credentials, also where the member's have ended: it joins again.
+            is_told = member.ended and not isinstance(member.ended, UnauthenticatedError)
+            raise member.ended if is_told and member.ended else has_ended
         return member
+
+    def open_share(self, member: KafkaMember, connection: object) -> None:
+        """Opens a share session; it counts as a stream of its principal.
+
+        Raises:
+            QuotaExceededError: Its principal has as many as it may.
+        """
+        if member.share is not None:
+            member.close_share()
+        principal = (member.session.caller or Caller()).principal
+        self._quotas.check_stream(principal)
+        self._quotas.stream(principal, 1)
+        member.share = ShareSession(connection, lambda: self._quotas.stream(principal, -1))
 
     async def heartbeat(self, head: Head, request: Any, client_id: str, caller: Caller) -> Any:
         """Answers a heartbeat; errors are told by their code."""
         try:
             if request.member_epoch == LEAVE:
-                self._leave(request.group_id, request.member_id)
+                self._leave(self.find(request, caller, _HEARTBEAT))
                 return self._answer(head, request.member_id, LEAVE)
             if request.member_epoch == JOIN:
                 member = await self._join(request, client_id, caller)
             else:
-                member = self.find(request.group_id, request.member_id)
+                member = self.find(request, caller, _HEARTBEAT)
                 self._check_epoch(member, request.member_epoch)
                 self._subscribe(member, request)
         except SharecoordError as error:
@@ -83,6 +114,9 @@ class Membership:
 
     async def _join(self, request: Any, client_id: str, caller: Caller) -> KafkaMember:
         key = (request.group_id, request.member_id)
+        topics = tuple(request.subscribed_topic_names or ())
+        # Before anything is made or closed for who may not.
+        self._groups.admission.check_join(caller, *key, topics)
         member = self._members.get(key)
         if member is not None and member.share is not None:
             member.close_share()
@@ -90,7 +124,7 @@ class Membership:
             member_id=request.member_id,
             client_id=client_id,
             host=caller.address,
-            topics=tuple(request.subscribed_topic_names or ()),
+            topics=topics,
             mode=AcquireMode.BATCH_OPTIMIZED,
             max_poll_records=0,
             max_poll_interval_ms=_POLL_INTERVAL_MS_MAX,
@@ -151,8 +185,7 @@ class Membership:
             assignment=assignment,
         )
 
-    def _leave(self, group_id: str, member_id: str) -> None:
-        member = self.find(group_id, member_id)
+    def _leave(self, member: KafkaMember) -> None:
         member.is_leaving = True
         if member.share is None:
             self.gone(member)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
@@ -13,14 +16,25 @@ from sharecoord.api.kafka.cluster import Cluster
 from sharecoord.api.kafka.codec import Head, ProtocolError
 from sharecoord.api.kafka.connection import Connection, Parts
 from sharecoord.api.kafka.fetching import Fetching
+from sharecoord.api.kafka.listener import Listener
+from sharecoord.api.kafka.login import Access, Login
 from sharecoord.api.kafka.membership import Membership
+from sharecoord.api.kafka.strangers import Strangers
 from sharecoord.config.endpoints import TcpAddress
+from sharecoord.config.process_settings import KafkaPortConfig
 from sharecoord.errors import InvalidConfigError
 from sharecoord.runtime.admin.operators import Operators
 from sharecoord.runtime.coordinator import Coordinator
+from sharecoord.security.authenticator import Authenticator
+from sharecoord.security.files import WatchedFiles
+from sharecoord.security.key_pairs import KeyPair
 from sharecoord.security.principals import Caller
 
 SETTING: Final = "kafka.port.listen"
+DEFAULTS: Final = KafkaPortConfig()
+
+_FOR_STRANGERS: Final = (codec.API_VERSIONS, codec.SASL_HANDSHAKE, codec.SASL_AUTHENTICATE)
+"""APIs that answer who has not proven anything yet."""
 
 
 class KafkaPort:
@@ -33,14 +47,34 @@ class KafkaPort:
         cluster_id: str,
         *,
         request_bytes_max: int,
+        authenticator: Authenticator | None = None,
+        pair: WatchedFiles[KeyPair] | None = None,
+        config: KafkaPortConfig = DEFAULTS,
+        now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Does not listen yet."""
+        """Does not listen yet.
+
+        Args:
+            coordinator: The coordinator behind it.
+            operators: Give commands for callers.
+            cluster_id: Of Kafka.
+            request_bytes_max: Largest request of a client that is known.
+            authenticator: Checks who connects; None = nobody is asked.
+            pair: What the port shows to who connects, with a context; None = it speaks clear text.
+            config: Limits of connections.
+            now_s: A clock that never goes back.
+        """
         self._coordinator = coordinator
         self._operators = operators
         self._cluster_id = cluster_id
         self._request_bytes_max = request_bytes_max
-        self._connections: set[Connection] = set()
-        self._server: asyncio.Server | None = None
+        context = coordinator.context
+        self._access = Access(
+            authenticator or Authenticator(), context.guard, config.connections_max_reauth_ms
+        )
+        most = min(config.max_connections, context.files.limit // 2)
+        self.strangers = Strangers(most, config.max_connections_per_ip, now_s)
+        self.listener = Listener(self._connect, config, self.strangers, pair)
         self._cluster: Cluster
         self._membership: Membership
         self._fetching: Fetching
@@ -52,38 +86,36 @@ class KafkaPort:
         Raises:
             InvalidConfigError: The address can not be had.
         """
-        loop = asyncio.get_running_loop()
         try:
-            self._server = await loop.create_server(self._connect, address.host, address.port)
+            port = await self.listener.start(address)
         except OSError as error:
             raise InvalidConfigError(
                 f"{SETTING}: can not listen on {address}: {error.strerror or error}"
             ) from error
-        port = self._server.sockets[0].getsockname()[1]
         context, bound = self._coordinator.context, TcpAddress(address.host, port)
-        self._cluster = Cluster(context.catalog, self._cluster_id, bound)
-        self._membership = Membership(self._coordinator.groups, self._cluster)
+        context.tasks.keep("kafka-port", self.listener.run)
+        self._cluster = Cluster(context.catalog, self._cluster_id, bound, context.guard)
+        self._membership = Membership(self._coordinator.groups, self._cluster, context.guard.quotas)
         self._fetching = Fetching(context, self._membership, self._cluster)
         self._administration = Administration(self._operators, self._cluster)
         return bound
 
     async def close(self) -> None:
         """Ends the listener and its connections."""
-        if self._server is not None:
-            self._server.close()
-        for connection in list(self._connections):
-            connection.close()
+        self.listener.close()
 
-    def _connect(self) -> Connection:
-        connection = Connection(
-            self._answer, request_bytes_max=self._request_bytes_max, ended=self._disconnected
+    def _connect(self, gone: Callable[[Connection], None]) -> Connection:
+        def ended(connection: Connection) -> None:
+            gone(connection)
+            self._membership.disconnected(connection)
+
+        return Connection(
+            self._answer,
+            request_bytes_max=self._request_bytes_max,
+            login=partial(Login, self._access),
+            ended=ended,
+            strangers=self.strangers,
         )
-        self._connections.add(connection)
-        return connection
-
-    def _disconnected(self, connection: Connection) -> None:
-        self._connections.discard(connection)
-        self._membership.disconnected(connection)
 
     async def _answer(
         self, connection: Connection, head: Head, frame: memoryview
@@ -95,23 +127,35 @@ class KafkaPort:
                 refusal = self._cluster.api_versions(oldest, ErrorCode.unsupported_version)
                 return [codec.answer_of(oldest, refusal)]
             raise ProtocolError(f"API {head.api_key} version {head.version} is not served here")
+        if head.api_key in _FOR_STRANGERS:
+            body = await self._for_strangers(connection, head, frame)
+            return [codec.answer_of(head, body)]
+        # First: of those who may not call nothing more is read.
+        caller = await connection.login.caller(codec.name_of(head))
         client_id, request = codec.read(head, frame)
         if head.api_key == codec.SHARE_FETCH:
-            return await self._fetching.fetch(head, request, connection)
+            return await self._fetching.fetch(head, request, connection, caller)
         if head.api_key == codec.SHARE_ACKNOWLEDGE:
-            return await self._fetching.acknowledge(head, request)
-        body = await self._body(connection, head, client_id, request)
+            return await self._fetching.acknowledge(head, request, caller)
+        body = await self._body(caller, head, client_id, request)
         return [codec.answer_of(head, body)]
 
-    async def _body(self, connection: Connection, head: Head, client_id: str, request: Any) -> Any:
-        caller = Caller(address=connection.address)
+    async def _for_strangers(self, connection: Connection, head: Head, frame: memoryview) -> Any:
+        _, request = codec.read(head, frame)
         match head.api_key:
             case codec.API_VERSIONS:
                 return self._cluster.api_versions(head)
+            case codec.SASL_HANDSHAKE:
+                return connection.login.handshake(head, request)
+            case _:
+                return await connection.login.authenticate(head, request)
+
+    async def _body(self, caller: Caller, head: Head, client_id: str, request: Any) -> Any:
+        match head.api_key:
             case codec.METADATA:
-                return await self._cluster.metadata(head, request)
+                return await self._cluster.metadata(head, request, caller)
             case codec.FIND_COORDINATOR:
-                return self._cluster.find_coordinator(head, request)
+                return self._cluster.find_coordinator(head, request, caller)
             case codec.DESCRIBE_CLUSTER:
                 return self._cluster.describe_cluster(head)
             case codec.LIST_GROUPS:

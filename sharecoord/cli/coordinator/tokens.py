@@ -48,7 +48,7 @@ def tokens() -> None:
     """Create and list tokens, with which clients prove who they are.
 
     \b
-    sharecoord tokens create NAME [--group GROUP]... [--days N] --file FILE
+    sharecoord tokens create NAME [--group GROUP]... [--days N] [--scram] --file FILE
     sharecoord tokens list --file FILE
 
     A coordinator reads the file (security.tokens.file) again when it changes. To replace a token
@@ -61,6 +61,7 @@ def tokens() -> None:
 @click.argument("name")
 @click.option("--group", "groups", multiple=True, help="A group of the principal (repeatable).")
 @click.option("--days", type=click.IntRange(1, 36_500), help="Days until it expires, else never.")
+@click.option("--scram", is_flag=True, help="Also for SASL's SCRAM-SHA-256 and -512 (Kafka port).")
 @file_options
 def create(
     name: str,
@@ -68,17 +69,19 @@ def create(
     days: int | None,
     path: str | None,
     config_file: Path | None,
+    *,
+    scram: bool,
 ) -> None:
     """Add a token to the file and print it, this once, on stdout.
 
-    Its holder is the principal User:NAME. The file has a sum of the token only.
+    Its holder is the principal User:NAME. The file has sums of the token only.
     """
     from sharecoord.security.tokens import create_token
 
     place = _path(path, config_file)
     is_new = not place.exists()
     ends_ms = None if days is None else time.time_ns() // 1_000_000 + days * _DAY_MS
-    secret = create_token(place, name, groups=groups, ends_ms=ends_ms)
+    secret = create_token(place, name, groups=groups, ends_ms=ends_ms, scram=scram)
     note(f"a token for User:{name} is in {place}; it is shown this once:")
     click.echo(secret)
     note(

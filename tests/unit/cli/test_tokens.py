@@ -31,6 +31,17 @@ def test_a_token_is_printed_once_and_alone_on_stdout(tmp_path: Path) -> None:
     assert again.stdout != result.stdout
 
 
+def test_a_token_for_scram(tmp_path: Path) -> None:
+    path = tmp_path / "tokens.yaml"
+    result = run("tokens", "create", "orders", "--scram", "--file", str(path))
+    assert result.exit_code == 0
+    assert result.stdout.strip() not in path.read_text()
+    found = read_tokens({SETTING: path.read_bytes()})
+    assert found.scram_mechanisms == {"SCRAM-SHA-256", "SCRAM-SHA-512"}
+    table = run("tokens", "list", "--file", str(path)).stdout
+    assert "SCRAM" not in table
+
+
 def test_groups_and_end_are_listed_and_no_sums(tmp_path: Path) -> None:
     path = str(tmp_path / "tokens.yaml")
     run(

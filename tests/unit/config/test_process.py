@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 
 from sharecoord.config.endpoints import EventsSinkKind, StoreKind, TcpAddress, UnixAddress
-from sharecoord.config.process import PROCESS_SETTINGS, SECTIONS, ProcessConfig, load
+from sharecoord.config.process import (
+    PROCESS_SETTINGS,
+    SECTIONS,
+    ProcessConfig,
+    kafka_port_openness,
+    load,
+)
 from sharecoord.config.process_settings import DEFAULT_STORE, LogFormat, LogLevel, Mode
 from sharecoord.config.setting import settings_of
 from sharecoord.config.sources import Source, variable_of
@@ -379,13 +385,23 @@ def test_warnings_of_the_kafka_file_are_kept(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ({"security.tokens.file": "tokens.yaml"}, "which the Kafka port does not check"),
-        ({"security.rules.file": "rules.yaml"}, "which the Kafka port does not check"),
         (
             {"coordinator.mode": "fleet", "store.url": "postgresql://db/s"},
             "serves a coordinator that is alone",
         ),
-        ({"kafka.port.listen": "0.0.0.0:9092"}, "other machines reach 0.0.0.0:9092"),
+        ({"kafka.port.listen": "0.0.0.0:9092"}, "there is no TLS.*; nothing tells who connects"),
+        (
+            {"kafka.port.listen": "0.0.0.0:9092", "security.tokens.file": "tokens.yaml"},
+            "kafka.port.listen.*there is no TLS.*; or listen on localhost; or accept it",
+        ),
+        (
+            {
+                "kafka.port.listen": "0.0.0.0:9092",
+                "tls.cert.file": "cert.pem",
+                "tls.key.file": "key.pem",
+            },
+            "nothing tells who connects",
+        ),
         ({"kafka.port.listen": "unix:/tmp/s"}, "Kafka's clients connect over TCP"),
     ],
 )
@@ -394,6 +410,21 @@ def test_a_kafka_port_that_would_serve_unchecked_is_refused(
 ) -> None:
     with pytest.raises(InvalidConfigError, match=said):
         load(None, {}, {"kafka.port.listen": "localhost:9092", **more})
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"listen.insecure": True},
+        {"tls.cert.file": "c", "tls.key.file": "k", "security.tokens.file": "tokens.yaml"},
+        {"tls.cert.file": "c", "tls.key.file": "k", "tls.client.ca.file": "ca.pem"},
+    ],
+)
+def test_a_kafka_port_for_others_is_served_with_tls_and_known_clients(
+    more: dict[str, object],
+) -> None:
+    config = load(None, {}, {"kafka.port.listen": "0.0.0.0:9092", **more})
+    assert bool(kafka_port_openness(config)) == config.listen.insecure
 
 
 def test_a_kafka_port_for_this_machine_is_served() -> None:

@@ -16,7 +16,14 @@ from sharecoord.errors import (
 from sharecoord.security.actions import Action, group, topic
 from sharecoord.security.files import WatchedFiles
 from sharecoord.security.guard import Guard, outcome_of
-from sharecoord.security.principals import Caller, Credentials, Identity, Principal
+from sharecoord.security.principals import (
+    NOBODY,
+    Caller,
+    Credentials,
+    Identity,
+    Mechanism,
+    Principal,
+)
 from sharecoord.security.rules import SETTING as RULES
 from sharecoord.security.rules import read_rules
 from sharecoord.security.setup import Security
@@ -98,6 +105,12 @@ async def test_with_rules_these_say_what_the_anonymous_may_do(tmp_path: Path, ru
     with pytest.raises(UnauthorizedError, match="User:anonymous may not consume"):
         security.guard.check_member(caller, "g", ["t"])
     assert [name for name, _ in security.problems()] == [RULES, "security.tokens.file"]
+
+
+async def test_the_owner_of_a_socket_file_is_nobody_at_the_kafka_port(rules: Path) -> None:
+    security = security_of(security__rules__file=str(rules))
+    security.authenticator.socket = Identity(Principal("User:alice"), Mechanism.SOCKET)
+    assert await security.port_authenticator.identify(Credentials(), "a") == NOBODY
 
 
 def _empty(folder: Path) -> Path:

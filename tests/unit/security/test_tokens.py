@@ -15,6 +15,7 @@ from sharecoord.errors import InvalidConfigError
 from sharecoord.security import tokens as module
 from sharecoord.security.files import WatchedFiles
 from sharecoord.security.principals import Identity, Mechanism, Principal
+from sharecoord.security.scram import HASHES, make_verifier
 from sharecoord.security.tokens import PREFIX, SETTING, Tokens, create_token, read_tokens
 
 SUMS = [hashlib.sha256(text.encode()).hexdigest() for text in ("one", "two", "three")]
@@ -232,3 +233,52 @@ def test_an_entry_that_goes_away_is_revoked_and_a_bad_file_changes_nothing(tmp_p
     assert not files.look()
     assert "no entry" in files.problem
     assert files.value.find(second) is not None
+
+
+# -- SCRAM ----------------------------------------------------------------------------------------
+
+
+def test_a_token_for_scram_is_made_and_read(tmp_path: Path) -> None:
+    path = tmp_path / "tokens.yaml"
+    plain = create_token(path, "orders")
+    secrets = [create_token(path, "orders", scram=True) for _ in range(2)]
+    tokens = read_tokens({SETTING: path.read_bytes()})
+    assert tokens.scram_mechanisms == set(HASHES)
+    for mechanism in HASHES:
+        found = tokens.verifiers(mechanism, "orders")
+        # One salt for both: a server names it before it hears which of them it is.
+        assert len({(each.salt, each.iterations) for each, _ in found}) == 1
+        for secret, (verifier, identity) in zip(secrets, found, strict=True):
+            assert verifier == make_verifier(mechanism, secret, verifier.salt)
+            assert tokens.has(identity)
+            assert identity == tokens.find(secret)
+    assert tokens.find(plain) is not None
+    assert not tokens.verifiers("SCRAM-SHA-256", "bills")
+    create_token(path, "bills", scram=True)
+    tokens = read_tokens({SETTING: path.read_bytes()})
+    salts = {tokens.verifiers("SCRAM-SHA-256", name)[0][0].salt for name in ("orders", "bills")}
+    assert len(salts) == 2
+
+
+def scram_entry(sum_: str, *verifiers: str) -> str:
+    lines = "".join(f"\n  - {each}" for each in verifiers)
+    return f"- name: a\n  sha256: {sum_}\n  scram:{lines}\n"
+
+
+ONE, TWO = (str(make_verifier("SCRAM-SHA-256", "x", salt)) for salt in (b"one", b"two"))
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "problem"),
+    [
+        (scram_entry(SUMS[0], "sct_secret"), 4, "an entry of `scram:` must be MECHANISM"),
+        (scram_entry(SUMS[0], ONE, ONE), 5, "has SCRAM-SHA-256 twice"),
+        (scram_entry(SUMS[0], ONE) + scram_entry(SUMS[1], TWO), 5, "another salt"),
+    ],
+)
+def test_a_bad_line_of_scram_is_named_and_not_quoted(text: str, line: int, problem: str) -> None:
+    with pytest.raises(InvalidConfigError, match=problem) as raised:
+        read(text)
+    assert f"{SETTING}:{line}:" in raised.value.message
+    assert "secret" not in raised.value.message
+    assert ONE not in raised.value.message

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 import struct
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import timedelta
@@ -23,6 +24,7 @@ from tests.unit.runtime.fleets import admin_of
 from tests.world import World, running
 
 HEARTBEAT, FETCH, ACKNOWLEDGE = 76, 78, 79
+HANDSHAKE, AUTHENTICATE = 17, 36
 REQUEST_BYTES_MAX = 1 << 20
 ACCEPT, RELEASE, REJECT, RENEW = 1, 2, 3, 4
 
@@ -147,6 +149,23 @@ class Client:
         found = of(topic_id=self.topic_id, partitions=tuple(partitions))
         return (found,) if partitions else ()
 
+    async def sasl(self, mechanism: str, message: bytes) -> Any:
+        """Begins an exchange of SASL; the answer to its first message."""
+        answer = await self.ask(HANDSHAKE, 1, mechanism=mechanism)
+        assert answer.error_code.value == 0, answer
+        return await self.authenticate(message)
+
+    async def authenticate(self, message: bytes) -> Any:
+        """A message of an exchange of SASL."""
+        return await self.ask(AUTHENTICATE, 2, auth_bytes=message)
+
+    async def ended(self) -> bool:
+        """Waits until the coordinator has ended the connection."""
+        try:
+            return await self._reader.read(1) == b""
+        except ConnectionError:
+            return True
+
     async def close(self) -> None:
         """Ends the connection."""
         self.writer.close()
@@ -180,20 +199,22 @@ def fetched(answer: Any) -> dict[int, Fetched]:
 class Port:
     """A coordinator with a Kafka port, and its clients."""
 
-    def __init__(self, world: World, coordinator: Coordinator, address: TcpAddress) -> None:
+    def __init__(
+        self, world: World, coordinator: Coordinator, kafka: KafkaPort, address: TcpAddress
+    ) -> None:
         self.world, self.coordinator, self.address = world, coordinator, address
+        self.kafka = kafka
         self._clients: list[Client] = []
 
-    async def connect(self) -> Client:
+    async def connect(self, tls: ssl.SSLContext | None = None) -> Client:
         """One more connection."""
-        self._clients.append(
-            Client(*await asyncio.open_connection(self.address.host, self.address.port))
-        )
+        host, port = self.address.host, self.address.port
+        self._clients.append(Client(*await asyncio.open_connection(host, port, ssl=tls)))
         return self._clients[-1]
 
-    async def joined(self, member: str = "m") -> Client:
+    async def joined(self, member: str = "m", client: Client | None = None) -> Client:
         """A connection of a member of `orders`, which knows its assignment."""
-        client = await self.connect()
+        client = client or await self.connect()
         answer = await client.heartbeat(0, "orders", member=member)
         assert (answer.error_code.value, answer.member_epoch) == (0, 1), answer.error_message
         assert client.topic_id is not None
@@ -206,11 +227,17 @@ class Port:
 
 
 @contextlib.asynccontextmanager
-async def port_at(world: World, coordinator: Coordinator) -> AsyncIterator[Port]:
-    """The Kafka port of a coordinator that runs."""
+async def port_at(world: World, coordinator: Coordinator, **options: Any) -> AsyncIterator[Port]:
+    """The Kafka port of a coordinator that runs; it gets these options."""
     operators = Operators(admin_of(coordinator), coordinator)
-    port = KafkaPort(coordinator, operators, world.log.cluster, request_bytes_max=REQUEST_BYTES_MAX)
-    made = Port(world, coordinator, await port.start(TcpAddress("127.0.0.1", 0)))
+    port = KafkaPort(
+        coordinator,
+        operators,
+        world.log.cluster,
+        request_bytes_max=REQUEST_BYTES_MAX,
+        **options,
+    )
+    made = Port(world, coordinator, port, await port.start(TcpAddress("127.0.0.1", 0)))
     try:
         yield made
     finally:
@@ -219,11 +246,11 @@ async def port_at(world: World, coordinator: Coordinator) -> AsyncIterator[Port]
 
 
 @contextlib.asynccontextmanager
-async def port_of(world: World) -> AsyncIterator[Port]:
-    """A coordinator of this world with a Kafka port."""
+async def port_of(world: World, **options: Any) -> AsyncIterator[Port]:
+    """A coordinator of this world with a Kafka port, which gets these options."""
     async with (
         running(world) as coordinator,
         asyncio.timeout(30),
-        port_at(world, coordinator) as port,
+        port_at(world, coordinator, **options) as port,
     ):
         yield port
