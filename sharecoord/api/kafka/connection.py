@@ -45,6 +45,8 @@ class Connection(asyncio.Protocol):
         self._writable = asyncio.Event()
         self._writable.set()
         self.address = ""
+        self.software = ""
+        """Name and version of the client, as it gives them itself; "" = it did not."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by asyncio."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
@@ -10,10 +11,13 @@ from kio.schema.errors import ErrorCode
 from sharecoord.api.kafka import codec
 from sharecoord.api.kafka.administration import Administration
 from sharecoord.api.kafka.cluster import Cluster
-from sharecoord.api.kafka.codec import Head, ProtocolError
+from sharecoord.api.kafka.codec import Head
+from sharecoord.api.kafka.configs import Configs
 from sharecoord.api.kafka.connection import Connection
 from sharecoord.api.kafka.fetching import Fetching, Parts
 from sharecoord.api.kafka.membership import Membership
+from sharecoord.api.kafka.topics import Topics
+from sharecoord.api.kafka.unserved import Unserved
 from sharecoord.config.endpoints import TcpAddress
 from sharecoord.errors import InvalidConfigError
 from sharecoord.runtime.admin.operators import Operators
@@ -44,7 +48,9 @@ class KafkaPort:
         self._cluster: Cluster
         self._membership: Membership
         self._fetching: Fetching
-        self._administration: Administration
+        self._unserved = Unserved()
+        self._topic_calls: Mapping[int, Callable[..., Awaitable[Any]]]
+        self._operator_calls: Mapping[int, Callable[..., Awaitable[Any]]]
 
     async def start(self, address: TcpAddress) -> TcpAddress:
         """Listens; returns where.
@@ -61,10 +67,13 @@ class KafkaPort:
             ) from error
         port = self._server.sockets[0].getsockname()[1]
         context, bound = self._coordinator.context, TcpAddress(address.host, port)
-        self._cluster = Cluster(context.catalog, self._cluster_id, bound)
+        self._cluster = Cluster(self._cluster_id, bound)
         self._membership = Membership(self._coordinator.groups, self._cluster)
         self._fetching = Fetching(context, self._membership, self._cluster)
-        self._administration = Administration(self._operators, self._cluster)
+        self._topic_calls = _topic_calls(Topics(context.catalog, self._cluster))
+        self._operator_calls = _operator_calls(
+            Administration(self._operators, self._cluster), Configs(self._operators)
+        )
         return bound
 
     async def close(self) -> None:
@@ -92,7 +101,7 @@ class KafkaPort:
                 oldest = head._replace(version=0)
                 refusal = self._cluster.api_versions(oldest, ErrorCode.unsupported_version)
                 return [codec.answer_of(oldest, refusal)]
-            raise ProtocolError(f"API {head.api_key} version {head.version} is not served here")
+            raise self._unserved.refuse(head, connection.address)
         client_id, request = codec.read(head, frame)
         if head.api_key == codec.SHARE_FETCH:
             return await self._fetching.fetch(head, request, connection)
@@ -102,25 +111,47 @@ class KafkaPort:
     async def _body(self, connection: Connection, head: Head, client_id: str, request: Any) -> Any:
         caller = Caller(address=connection.address)
         match head.api_key:
-            case codec.API_VERSIONS:
-                return self._cluster.api_versions(head)
-            case codec.METADATA:
-                return await self._cluster.metadata(head, request)
-            case codec.FIND_COORDINATOR:
-                return self._cluster.find_coordinator(head, request)
-            case codec.DESCRIBE_CLUSTER:
-                return self._cluster.describe_cluster(head)
-            case codec.LIST_GROUPS:
-                return await self._administration.list_groups(head, request, caller)
-            case codec.SHARE_GROUP_DESCRIBE:
-                return await self._administration.describe_groups(head, request, caller)
-            case codec.DESCRIBE_SHARE_GROUP_OFFSETS:
-                return await self._administration.describe_offsets(head, request, caller)
-            case codec.DELETE_GROUPS:
-                return await self._administration.delete_groups(head, request, caller)
             case codec.SHARE_GROUP_HEARTBEAT:
                 return await self._membership.heartbeat(head, request, client_id, caller)
             case codec.SHARE_ACKNOWLEDGE:
                 return await self._fetching.acknowledge(head, request)
-            case _:
-                raise AssertionError(f"API {head.api_key} is in the table of versions")
+            case codec.API_VERSIONS:
+                return self._cluster.greeted(head, request, connection)
+            case codec.FIND_COORDINATOR:
+                return self._cluster.find_coordinator(head, request)
+            case codec.DESCRIBE_CLUSTER:
+                return self._cluster.describe_cluster(head, request)
+            case codec.PRODUCE:
+                return self._unserved.produced(head, request, connection.address)
+            case codec.FETCH:
+                return self._unserved.fetched(head, request, connection.address)
+            case key if key in self._topic_calls:
+                return await self._topic_calls[key](head, request)
+            case key:
+                return await self._operator_calls[key](head, request, caller)
+
+
+def _topic_calls(topics: Topics) -> dict[int, Callable[..., Awaitable[Any]]]:
+    """What answers questions about topics, by API."""
+    return {
+        codec.METADATA: topics.metadata,
+        codec.LIST_OFFSETS: topics.list_offsets,
+        codec.DESCRIBE_TOPIC_PARTITIONS: topics.partitions,
+    }
+
+
+def _operator_calls(
+    administration: Administration, configs: Configs
+) -> dict[int, Callable[..., Awaitable[Any]]]:
+    """What answers operators, by API."""
+    return {
+        codec.LIST_GROUPS: administration.list_groups,
+        codec.SHARE_GROUP_DESCRIBE: administration.describe_groups,
+        codec.DESCRIBE_SHARE_GROUP_OFFSETS: administration.describe_offsets,
+        codec.ALTER_SHARE_GROUP_OFFSETS: administration.alter_offsets,
+        codec.DELETE_SHARE_GROUP_OFFSETS: administration.delete_offsets,
+        codec.DELETE_GROUPS: administration.delete_groups,
+        codec.DESCRIBE_CONFIGS: configs.describe,
+        codec.INCREMENTAL_ALTER_CONFIGS: configs.alter,
+        codec.LIST_CONFIG_RESOURCES: configs.list_resources,
+    }

@@ -25,7 +25,7 @@ async def listed(client: Client, **filters: tuple[str, ...]) -> list[tuple[str, 
 async def test_groups_are_listed_by_type_and_state() -> None:
     async with port_of(world_with(3)) as port:
         member = await port.joined()
-        found = [("g", "Stable", "Share")]
+        found = [("g", "Stable", "share")]
         assert await listed(member) == found
         assert await listed(member, types_filter=("Share", "Classic")) == found
         assert await listed(member, types_filter=("Consumer",)) == []
@@ -45,7 +45,7 @@ async def test_members_are_described_and_each_group_is_answered_by_itself() -> N
         assert (found.error_code.value, found.group_state) == (0, "Stable")
         (shown,) = found.members
         assert (shown.member_id, shown.client_id) == ("m", "c")
-        assert shown.client_host.startswith("/127.0.0.1:")
+        assert shown.client_host == "/127.0.0.1"
         (topic,) = shown.assignment.topic_partitions
         assert (topic.topic_name, topic.topic_id) == ("orders", member.topic_id)
         assert topic.partitions == (0, 1)
