@@ -14,6 +14,7 @@ from sharecoord.api.kafka.codec import Head, make
 from sharecoord.api.kafka.errors import code_of
 from sharecoord.errors import GroupNotFoundError, InvalidRequestError, SharecoordError
 from sharecoord.runtime.admin.descriptions import GroupView, MemberView, PartitionView
+from sharecoord.runtime.admin.groups import GroupState
 from sharecoord.runtime.admin.operators import Operators
 from sharecoord.runtime.admin.reset import ResetCommand, ResetKind, ResetTo
 from sharecoord.security.actions import Action
@@ -27,6 +28,9 @@ ASSIGNOR: Final = "simple"
 
 NO_OFFSET: Final = -1
 """Stands for an offset or a lag that nobody knows."""
+
+_DEAD_IS_ERROR: Final = 6
+"""The version of DescribeGroups from which on a group that is not there is an error."""
 
 _INT32_MAX: Final = 2**31 - 1
 _OPERATIONS: Final = {
@@ -74,6 +78,34 @@ class Administration:
             error_code=_error(error)["error_code"],
             groups=groups,
         )
+
+    async def describe_classic(self, head: Head, request: Any, caller: Caller) -> Any:
+        """Groups of Kafka's first protocol, of which there is none here: all are dead.
+
+        Who may ask is not looked at: the answer is the same whatever there is.
+        """
+        del caller
+        said: dict[str, Any] = {"error_code": ErrorCode.none}
+        if head.version >= _DEAD_IS_ERROR:
+            said = {
+                "error_code": ErrorCode.group_id_not_found,
+                "error_message": "this port has share groups alone, which are described as such",
+            }
+        groups = tuple(
+            make(
+                head,
+                "DescribedGroup",
+                **said,
+                group_id=group_id,
+                group_state=GroupState.DEAD.value,
+                protocol_type="",
+                protocol_data="",
+                members=(),
+                authorized_operations=NOT_ASKED,
+            )
+            for group_id in request.groups
+        )
+        return make(head, "DescribeGroupsResponse", throttle_time=NO_TIME, groups=groups)
 
     async def describe_groups(self, head: Head, request: Any, caller: Caller) -> Any:
         """Groups with their members; each is answered by itself."""

@@ -124,7 +124,7 @@ class KafkaPort:
             case codec.PRODUCE:
                 return self._unserved.produced(head, request, connection.address)
             case codec.FETCH:
-                return self._unserved.fetched(head, request, connection.address)
+                return await self._unserved.fetched(head, request, connection.address)
             case key if key in self._topic_calls:
                 return await self._topic_calls[key](head, request)
             case key:
@@ -146,6 +146,7 @@ def _operator_calls(
     """What answers operators, by API."""
     return {
         codec.LIST_GROUPS: administration.list_groups,
+        codec.DESCRIBE_GROUPS: administration.describe_classic,
         codec.SHARE_GROUP_DESCRIBE: administration.describe_groups,
         codec.DESCRIBE_SHARE_GROUP_OFFSETS: administration.describe_offsets,
         codec.ALTER_SHARE_GROUP_OFFSETS: administration.alter_offsets,

@@ -22,6 +22,9 @@ LOGGED_EACH_S: Final = 1.0
 """Of refused requests that follow faster upon each other the log has one, and says how many more
 there were."""
 
+FETCH_WAIT_S: Final = 0.5
+"""Longest wait of a refused Fetch."""
+
 WHY: Final = (
     "this is the Kafka port of sharecoord: it serves share groups, and passes nothing on to Kafka. "
     "Produce to Kafka itself"
@@ -75,9 +78,10 @@ class Unserved:
         )
         return make(head, "ProduceResponse", responses=topics, throttle_time=NO_TIME)
 
-    def fetched(self, head: Head, request: Any, address: str) -> Any:
-        """The answer to Fetch: plain consumers get no records."""
+    async def fetched(self, head: Head, request: Any, address: str) -> Any:
+        """The answer to Fetch: plain consumers get no records; at once they would ask again."""
         self._tell("somebody fetches from the Kafka port without a share group", address)
+        await asyncio.sleep(min(FETCH_WAIT_S, max(0.0, request.max_wait.total_seconds())))
         topics = tuple(
             make(
                 head,
@@ -91,7 +95,8 @@ class Unserved:
                         error_code=ErrorCode.unsupported_version,
                         high_watermark=_NONE,
                         aborted_transactions=None,
-                        records=None,
+                        # librdkafka takes a null for a broken answer.
+                        records=b"",
                     )
                     for part in topic.partitions
                 ),
