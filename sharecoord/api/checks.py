@@ -17,6 +17,9 @@ GROUP_ID_CHARACTERS_MAX: Final = 249
 
 MEMBER_ID_CHARACTERS_MAX: Final = 64
 CLIENT_ID_CHARACTERS_MAX: Final = 249
+SOFTWARE_CHARACTERS_MAX: Final = 257
+"""Longest name and version of a client that are kept."""
+
 TOPICS_MAX: Final = 1_000
 REASON_CHARACTERS_MAX: Final = 1_000
 """Longest reason of a pause: it is shown in one line."""
@@ -55,6 +58,11 @@ def check_member_id(member_id: str) -> str:
         )
     _refuse_control_characters("member_id", member_id)
     return member_id
+
+
+def software_of(text: str) -> str:
+    """What a client says that it is, as it may be kept and shown; it is no reason to refuse it."""
+    return text[:SOFTWARE_CHARACTERS_MAX] if text.isprintable() else ""
 
 
 def check_partition(partition: int) -> int:

@@ -14,6 +14,7 @@ from sharecoord.api.checks import (
     check_member_id,
     check_text,
     check_topics,
+    software_of,
 )
 from sharecoord.core.delivery import LostRange
 from sharecoord.core.fleet.held_book import lock_book_of
@@ -49,6 +50,11 @@ def _acquire_mode(number: int) -> AcquireMode:
     return _MODES[number]
 
 
+def _software(version: str) -> str:
+    """The SDK gives its version alone, other clients what they like."""
+    return f"sharecoord-sdk {version}" if version[:1].isdecimal() else version
+
+
 def join_command(join: service.Join, caller: Caller) -> tuple[str, JoinCommand]:
     """Group id and join of a caller, checked.
 
@@ -82,6 +88,7 @@ def join_command(join: service.Join, caller: Caller) -> tuple[str, JoinCommand]:
         join_number=join.join_number,
         opens=codec.opened(join.opens),
         caller=caller,
+        software=software_of(_software(join.sdk_version)),
     )
     return group_id, command
 

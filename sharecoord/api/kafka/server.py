@@ -112,7 +112,9 @@ class KafkaPort:
         caller = Caller(address=connection.address)
         match head.api_key:
             case codec.SHARE_GROUP_HEARTBEAT:
-                return await self._membership.heartbeat(head, request, client_id, caller)
+                return await self._membership.heartbeat(
+                    head, request, client_id, caller, connection.software
+                )
             case codec.SHARE_ACKNOWLEDGE:
                 return await self._fetching.acknowledge(head, request)
             case codec.API_VERSIONS:

@@ -14,6 +14,7 @@ from kio.index import load_request_schema
 from structlog.testing import capture_logs
 
 from tests.unit.api.kafka.client import Client, Port, port_of
+from tests.unit.runtime.fleets import admin_of
 from tests.unit.runtime.worlds import world_with
 
 PRODUCE, FETCH, FIND_COORDINATOR, API_VERSIONS, CLUSTER = 0, 1, 10, 18, 60
@@ -112,6 +113,19 @@ async def test_a_client_that_names_itself_badly_is_refused() -> None:
         assert await software_told(port, "apache-kafka-java", "4.3.1") == OK
         for name, version in (("", "1"), ("a b", "1"), ("-a", "1"), ("a", ""), ("a" * 200, "1")):
             assert await software_told(port, name, version) == INVALID_REQUEST
+
+
+async def test_members_are_shown_with_their_software() -> None:
+    async with port_of(world_with(0)) as port:
+        member = await port.connect()
+        await member.ask(
+            API_VERSIONS, 3, client_software_name="librdkafka", client_software_version="2.16.0"
+        )
+        await member.heartbeat(0, "orders")
+        await (await port.connect()).heartbeat(0, "orders", member="silent")
+        (view,) = await admin_of(port.coordinator).describe_groups(["g"])
+        software = {each.member_id: each.software for each in view.members}
+        assert software == {"m": "librdkafka 2.16.0", "silent": ""}
 
 
 async def test_only_groups_have_a_coordinator() -> None:
