@@ -71,6 +71,8 @@ class Connection(asyncio.BufferedProtocol):
         self._writable = asyncio.Event()
         self._writable.set()
         self.address = ""
+        self.software = ""
+        """Name and version of the client, as it gives them itself; "" = it did not."""
         self.login: Login
         self.since_s = 0.0
         """When it began, by the loop's clock."""

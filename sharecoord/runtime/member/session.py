@@ -61,6 +61,8 @@ class JoinCommand:
     """Who joins; None = another coordinator has let the member in."""
     principal: str = ""
     """Whom that other coordinator has let in; "" = it does not say."""
+    software: str = ""
+    """See `Session.software`."""
 
     @property
     def stored_principal(self) -> str:
@@ -322,6 +324,8 @@ class Session:
     says. "" = anybody may be it, who may be a member."""
     records_max: int | None = None
     """Its part of its principal's quota of records in flight; None = there is none."""
+    software: str = ""
+    """Name and version of the member's client, as it gives them itself; "" = not known."""
     opens: frozenset[int] = frozenset()
     """Compressions (Kafka's numbers, 0 = none) of the record batches that the member can open;
     empty = it gets columns only."""

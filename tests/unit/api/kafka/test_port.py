@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from sharecoord.errors import SharecoordError
 from tests.support import eventually_async
 from tests.unit.api.kafka.client import (
     ACCEPT,
+    HEARTBEAT,
     REJECT,
     RELEASE,
     RENEW,
@@ -179,6 +181,26 @@ async def test_a_member_that_joins_again_fences_its_former_self() -> None:
         newer = await port.joined()
         assert (await former.fetch(1)).error_code.value == SESSION_NOT_FOUND
         assert fetched(await newer.fetch(0, wait_ms=5_000))[0].acquired == [(0, 5, 2)]
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        {"group_id": ""},
+        {"group_id": "x" * 250},
+        {"member_id": "x" * 65},
+        {"subscribed_topic_names": ("a b",)},
+        {"subscribed_topic_names": ("orders", *map(str, range(1_000)))},
+    ],
+)
+async def test_names_that_no_store_keeps_are_refused(names: dict[str, Any]) -> None:
+    async with port_of(world_with(0)) as port:
+        client = await port.connect()
+        given = {"group_id": "g", "member_id": "m", "subscribed_topic_names": ("orders",), **names}
+        answer = await client.ask(HEARTBEAT, 1, member_epoch=0, **given)
+        assert answer.error_code.value == INVALID_REQUEST
+        assert answer.error_message
+        assert not port.world.database.members
 
 
 async def test_a_version_that_is_not_served_is_answered_in_the_oldest_form() -> None:
