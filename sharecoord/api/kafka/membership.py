@@ -12,7 +12,12 @@ from sharecoord.api.kafka.codec import Head, make
 from sharecoord.api.kafka.errors import code_of
 from sharecoord.api.kafka.members import KafkaMember
 from sharecoord.core.states import AcquireMode
-from sharecoord.errors import SharecoordError, UnknownMemberError
+from sharecoord.errors import (
+    InvalidRequestError,
+    MemberFencedError,
+    SharecoordError,
+    UnknownMemberError,
+)
 from sharecoord.runtime.group.groups import Groups
 from sharecoord.runtime.member.session import JoinCommand
 from sharecoord.security.principals import Caller
@@ -23,11 +28,44 @@ HEARTBEAT_INTERVAL: Final = timedelta(seconds=5)
 JOIN, LEAVE = 0, -1
 """Member epochs that are none (KIP-932)."""
 
+MEMBER_ID_LENGTH_MAX: Final = 36
+"""A broker's limit: a UUID in words."""
+
 _POLL_INTERVAL_MS_MAX: Final = 2**31 - 1
 """Kafka's clients see to `max.poll.interval.ms` themselves."""
 
 _OPENS: Final = frozenset(range(5))
 """Every client opens every compression that Kafka has."""
+
+
+def check_member_id(member_id: str | None) -> None:
+    """Looks at the id that a member gave itself.
+
+    Raises:
+        InvalidRequestError: A broker would refuse it.
+    """
+    if member_id is None or not 0 < len(member_id) <= MEMBER_ID_LENGTH_MAX:
+        raise InvalidRequestError(f"a member id has 1 to {MEMBER_ID_LENGTH_MAX} characters")
+
+
+def _check(request: Any) -> None:
+    """Looks at what a heartbeat says by itself.
+
+    Raises:
+        InvalidRequestError: A broker would refuse it.
+    """
+    check_member_id(request.member_id)
+    problem = ""
+    if not request.group_id:
+        problem = "the group has no name"
+    elif request.rack_id == "":
+        problem = "the rack has no name"
+    elif request.member_epoch < LEAVE:
+        problem = f"{request.member_epoch} is no member epoch"
+    elif request.member_epoch == JOIN and not request.subscribed_topic_names:
+        problem = "a member that joins names the topics that it reads"
+    if problem:
+        raise InvalidRequestError(problem)
 
 
 class Membership:
@@ -58,6 +96,7 @@ class Membership:
     async def heartbeat(self, head: Head, request: Any, client_id: str, caller: Caller) -> Any:
         """Answers a heartbeat; errors are told by their code."""
         try:
+            _check(request)
             if request.member_epoch == LEAVE:
                 self._leave(request.group_id, request.member_id)
                 return self._answer(head, request.member_id, LEAVE)
@@ -102,6 +141,7 @@ class Membership:
         group = await self._groups.open(request.group_id, caller.principal.name)
         member = KafkaMember(group)
         member.group, member.joined, _ = await self._groups.join(key[0], command, member)
+        member.joined.is_atomic = True
         self._members[key] = member
         return member
 
@@ -109,7 +149,7 @@ class Membership:
     def _check_epoch(member: KafkaMember, epoch: int) -> None:
         # The answer that told of the present epoch may have been lost.
         if epoch not in (member.epoch, member.epoch - 1):
-            raise UnknownMemberError(f"member epoch {epoch} is not {member.epoch}; join again")
+            raise MemberFencedError(f"member epoch {epoch} is not {member.epoch}; join again")
 
     def _subscribe(self, member: KafkaMember, request: Any) -> None:
         wanted, session = request.subscribed_topic_names, member.session
