@@ -180,7 +180,8 @@ class PortSide(NamedTuple):
         self.ours.reset(group, topic, offsets)
 
     def holds_only(self, group: str, member: str, count: int) -> bool:
-        return self.ours.holds_only(group, member, count)
+        # Kafka's clients hand nothing back: what a fetch under way has brought is theirs.
+        return True
 
 
 def join(
