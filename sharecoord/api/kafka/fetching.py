@@ -13,12 +13,13 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 
 from sharecoord.api.kafka.acknowledging import RefusedError, runs_of
-from sharecoord.api.kafka.cluster import NO_TIME, NODE_ID, Cluster
+from sharecoord.api.kafka.cluster import NO_TIME, NODE_ID
 from sharecoord.api.kafka.codec import Head, answer_of, make, prefix_of
 from sharecoord.api.kafka.connection import Parts
 from sharecoord.api.kafka.errors import acknowledge_code, code_of
 from sharecoord.api.kafka.members import KafkaMember
 from sharecoord.api.kafka.membership import Membership
+from sharecoord.api.kafka.topic_ids import TopicIds
 from sharecoord.core.changes import Place
 from sharecoord.core.delivery import Delivery, PartitionResult
 from sharecoord.core.fleet.peering import Relayed
@@ -59,10 +60,10 @@ _LEADER: Final = struct.Struct(">iiB")
 class Fetching:
     """The fetches and acknowledgements of all members of this port."""
 
-    def __init__(self, context: Context, membership: Membership, cluster: Cluster) -> None:
+    def __init__(self, context: Context, membership: Membership, ids: TopicIds) -> None:
         self._context = context
         self._membership = membership
-        self._cluster = cluster
+        self._ids = ids
 
     # -- ShareFetch ------------------------------------------------------------------------------
 
@@ -98,7 +99,7 @@ class Fetching:
             deliveries = member.take(self._context.clock.now_ms())
         found: Found = {}
         for each in deliveries:
-            place = self._cluster.id_of(each.key.topic, each.key.topic_id), each.key.partition
+            place = self._ids.id_of(each.key.topic, each.key.topic_id), each.key.partition
             found.setdefault(place, []).append(each)
         lock_ms = member.group.settings.lock_duration_ms
         return _fetched(head, ErrorCode.none, lock_ms, found, errors, refused)
@@ -124,7 +125,7 @@ class Fetching:
         share.places.difference_update(
             (name, number)
             for topic in request.forgotten_topics_data
-            if (name := self._cluster.name_of(topic.topic_id))
+            if (name := self._ids.name_of(topic.topic_id))
             for number in topic.partitions
         )
         if share.places != before:
@@ -134,7 +135,7 @@ class Fetching:
 
     def _places(self, topics: Iterable[Any]) -> Iterator[Place]:
         for topic in topics:
-            if name := self._cluster.name_of(topic.topic_id):
+            if name := self._ids.name_of(topic.topic_id):
                 yield from ((name, part.partition_index) for part in topic.partitions)
 
     async def _wait(self, member: KafkaMember, request: Any) -> None:
@@ -244,7 +245,7 @@ class Fetching:
         said: list[tuple[str, str, int, Sequence[AcknowledgedRange]]] = []
         errors: Errors = {}
         for topic in request.topics:
-            name = self._cluster.name_of(topic.topic_id)
+            name = self._ids.name_of(topic.topic_id)
             topic_id = "" if name is None else member.group.topic_ids.get(name, "")
             for part in topic.partitions:
                 if not part.acknowledgement_batches:
@@ -268,7 +269,7 @@ class Fetching:
         known = () if member.share is None else member.share.places
         refused: Errors = {}
         for topic in topics:
-            name = self._cluster.name_of(topic.topic_id)
+            name = self._ids.name_of(topic.topic_id)
             numbers = member.group.partition_ids.get(name or "")
             for part in topic.partitions:
                 place = topic.topic_id or NO_TOPIC, part.partition_index
@@ -283,7 +284,7 @@ class Fetching:
     def _errors(self, results: Iterable[PartitionResult]) -> Errors:
         """The outcomes that are errors."""
         return {
-            (self._cluster.id_of(each.key.topic, each.key.topic_id), each.key.partition): code
+            (self._ids.id_of(each.key.topic, each.key.topic_id), each.key.partition): code
             for each in results
             if (code := acknowledge_code(each)) is not ErrorCode.none
         }

@@ -14,10 +14,11 @@ from sharecoord.api.checks import (
     check_text,
     check_topics,
 )
-from sharecoord.api.kafka.cluster import NO_TIME, Cluster
+from sharecoord.api.kafka.cluster import NO_TIME
 from sharecoord.api.kafka.codec import Head, make
 from sharecoord.api.kafka.errors import code_of
 from sharecoord.api.kafka.members import KafkaMember, ShareSession
+from sharecoord.api.kafka.topic_ids import TopicIds
 from sharecoord.core.states import AcquireMode
 from sharecoord.errors import (
     InvalidRequestError,
@@ -83,9 +84,9 @@ def _check(request: Any) -> None:
 class Membership:
     """The members of this port, by group and member id."""
 
-    def __init__(self, groups: Groups, cluster: Cluster, quotas: Quotas) -> None:
+    def __init__(self, groups: Groups, ids: TopicIds, quotas: Quotas) -> None:
         self._groups = groups
-        self._cluster = cluster
+        self._ids = ids
         self._members: dict[tuple[str, str], KafkaMember] = {}
         self._quotas = quotas
 
@@ -220,7 +221,7 @@ class Membership:
             make(
                 head,
                 "TopicPartitions",
-                topic_id=self._cluster.id_of(topic, topic_id),
+                topic_id=self._ids.id_of(topic, topic_id),
                 partitions=partitions,
             )
             for topic, (topic_id, partitions) in sorted(assignment.topics.items())
