@@ -444,6 +444,16 @@ class OffsetQuery(NamedTuple):
     timestamp_ms: int
 
 
+class FoundOffset(NamedTuple):
+    """What the leader of a partition found at a place."""
+
+    offset: int
+    """-1 = no record is so young."""
+    timestamp_ms: int
+    """That of the record; -1 at the ends of a log."""
+    leader_epoch: int
+
+
 def end_queries(places: Iterable[Place], *times_ms: int) -> list[OffsetQuery]:
     """Questions for both ends of each place's log, and for where it was at these times."""
     times = (EARLIEST, LATEST, *times_ms)
@@ -477,6 +487,13 @@ class TopicCatalog(Protocol):
     async def cluster_id(self) -> str:
         """Kafka's cluster id; "" when it has none."""
 
+    async def names(self) -> list[str]:
+        """All topics that Kafka shows us, sorted.
+
+        Raises:
+            KafkaUnavailableError: No answer in time.
+        """
+
     async def describe(self, topics: Sequence[str]) -> dict[str, TopicInfo]:
         """The topics that exist; unknown and refused ones are left out."""
 
@@ -495,6 +512,11 @@ class TopicCatalog(Protocol):
 
         A timestamp beyond the last record gives the log end. Errors: as `look`.
         """
+
+    async def find_offsets(
+        self, queries: Sequence[OffsetQuery], *, committed: bool = False
+    ) -> dict[OffsetQuery, FoundOffset]:
+        """As `offsets`, with the record's time; beyond the last record there is nothing."""
 
     async def close(self) -> None:
         """Ends the client."""
@@ -630,6 +652,9 @@ class GatewayWay(Protocol):
 
     def frame(self, delivery: Delivery, now_ms: int) -> object:
         """A delivery in the form that the member's stream takes as it is."""
+
+    def batches(self, delivery: Delivery) -> object:
+        """The same for a member that takes Kafka's record batches."""
 
 
 class PeerListener(Protocol):

@@ -12,6 +12,7 @@ from sharecoord.core.fleet.peering import GatewayItem, OwnerItem
 from sharecoord.ports import PeerNetwork
 from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.runtime.fleet.owner import GatewayLink
+from sharecoord.wire.record_batches import joined_batches
 
 T = TypeVar("T")
 
@@ -58,6 +59,9 @@ class _WayToGateway:
 
     def frame(self, delivery: Delivery, now_ms: int) -> object:
         return delivery, now_ms
+
+    def batches(self, delivery: Delivery) -> object:
+        return joined_batches(delivery)
 
 
 class PeerLink:

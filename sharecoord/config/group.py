@@ -377,9 +377,25 @@ class GroupConfigEntry(NamedTuple):
     documentation: str
     problem: str = ""
     """Why a stored value of the setting is not in force; "" = every stored value is."""
+    hidden: tuple[tuple[GroupSource, str], ...] = ()
+    """What it would be without that value, and without the next one, in this order."""
 
 
 GROUP_SETTINGS: Final = SettingsTable(settings_of(GroupConfig).values())
+
+
+def hidden_below(
+    source: GroupSource, name: str, coordinator_defaults: Mapping[str, str]
+) -> tuple[tuple[GroupSource, str], ...]:
+    """The values of a known setting that the one of this source hides, as text."""
+    setting = GROUP_SETTINGS[name]
+    found: list[tuple[GroupSource, str]] = []
+    if source is GroupSource.GROUP and name in coordinator_defaults:
+        shared = setting.render(setting.parse(coordinator_defaults[name]))
+        found.append((GroupSource.COORDINATOR, shared))
+    if source is not GroupSource.DEFAULT:
+        found.append((GroupSource.DEFAULT, setting.render(setting.default)))
+    return tuple(found)
 
 
 def resolve(

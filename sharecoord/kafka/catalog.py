@@ -30,7 +30,7 @@ from sharecoord.kafka.client import (
 from sharecoord.kafka.looks import SharedLooks
 from sharecoord.kafka.refusals import DESCRIBE, OFFSETS, Refusals
 from sharecoord.kafka.wire.keys import brokers_of
-from sharecoord.ports import EARLIEST, LATEST, OffsetQuery, TopicInfo
+from sharecoord.ports import EARLIEST, LATEST, FoundOffset, OffsetQuery, TopicInfo
 
 log = structlog.get_logger(__name__)
 
@@ -98,6 +98,11 @@ class KafkaCatalog:
             retry_after_ms=1000,
         )
 
+    async def names(self) -> list[str]:
+        """All topics that Kafka shows us."""
+        metadata = await asyncio.to_thread(self._metadata)
+        return sorted(name for name, topic in metadata.topics.items() if topic.error is None)
+
     async def describe(self, topics: Sequence[str]) -> dict[str, TopicInfo]:
         """The topics that exist, with id and partitions."""
         answers = await self._describe_each(topics)
@@ -153,28 +158,37 @@ class KafkaCatalog:
         self, queries: Sequence[OffsetQuery], *, committed: bool = False
     ) -> dict[OffsetQuery, int]:
         """Log start, log end, or the first offset at a time."""
+        answers = await self.find_offsets(queries, committed=committed)
+        found = {query: each.offset for query, each in answers.items() if each.offset >= 0}
+        late = {
+            query: query._replace(timestamp_ms=LATEST)
+            for query in answers.keys() - found
+            if query.timestamp_ms >= 0
+        }
+        ends = await self.find_offsets(list(set(late.values())), committed=committed)
+        for query, end in late.items():
+            if end in ends and ends[end].offset >= 0:
+                found[query] = ends[end].offset
+        return found
+
+    async def find_offsets(
+        self, queries: Sequence[OffsetQuery], *, committed: bool = False
+    ) -> dict[OffsetQuery, FoundOffset]:
+        """As `offsets`, with the record's time."""
         if not queries:
             return {}
-        return await asyncio.to_thread(self._offsets, list(queries), committed)
+        return await asyncio.to_thread(self._find, list(queries), committed)
 
-    def _offsets(self, queries: list[OffsetQuery], committed: bool) -> dict[OffsetQuery, int]:  # noqa: FBT001
-        found: dict[OffsetQuery, int] = {}
-        late: list[OffsetQuery] = []
+    def _find(self, queries: list[OffsetQuery], committed: bool) -> dict[OffsetQuery, FoundOffset]:  # noqa: FBT001
+        found: dict[OffsetQuery, FoundOffset] = {}
         for kind in {q.timestamp_ms for q in queries}:
             part = [q for q in queries if q.timestamp_ms == kind]
-            for query, offset in self._list_offsets(part, kind, committed=committed).items():
-                if offset >= 0:
-                    found[query] = offset
-                elif kind >= 0:
-                    late.append(query)
-        if late:
-            ends = self._list_offsets(late, LATEST, committed=committed)
-            found.update({query: offset for query, offset in ends.items() if offset >= 0})
+            found |= self._list_offsets(part, kind, committed=committed)
         return found
 
     def _list_offsets(
         self, queries: list[OffsetQuery], kind: int, *, committed: bool
-    ) -> dict[OffsetQuery, int]:
+    ) -> dict[OffsetQuery, FoundOffset]:
         makers: dict[int, Any] = {EARLIEST: OffsetSpec.earliest, LATEST: OffsetSpec.latest}
         spec = makers[kind]() if kind in makers else OffsetSpec.for_timestamp(kind)
         level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
@@ -182,14 +196,14 @@ class KafkaCatalog:
         futures = self._client().list_offsets(
             dict.fromkeys(wanted, spec), isolation_level=level, request_timeout=REQUEST_TIMEOUT_S
         )
-        answers: dict[OffsetQuery, int] = {}
+        answers: dict[OffsetQuery, FoundOffset] = {}
         problem: SharecoordError | None = None
         for place, future in futures.items():
             answer, error = _outcome(future)
             if error is None:
                 self._unknown_ends.pop((place.topic, place.partition), None)
                 self.refusals.answered(place.topic, OFFSETS)
-                answers[wanted[place]] = answer.offset
+                answers[wanted[place]] = _found(answer)
             elif error.code() not in GONE:
                 problem = self._not_known(place, error)
         if problem is not None and not answers:
@@ -232,6 +246,11 @@ def _outcome(future: Future[Any]) -> tuple[Any, KafkaError | None]:
         return None, error.args[0]
     except FutureTimeoutError:
         return None, KafkaError(KafkaError._TIMED_OUT)
+
+
+def _found(answer: Any) -> FoundOffset:
+    epoch = answer.leader_epoch
+    return FoundOffset(answer.offset, answer.timestamp, -1 if epoch is None else epoch)
 
 
 def topic_id_text(uuid: Any) -> str:

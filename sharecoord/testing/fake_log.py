@@ -21,7 +21,7 @@ from sharecoord.errors import (
     UnknownTopicOrPartitionError,
 )
 from sharecoord.kafka.looks import SharedLooks
-from sharecoord.ports import EARLIEST, LATEST, LogSink, OffsetQuery, Stretch, TopicInfo
+from sharecoord.ports import EARLIEST, LATEST, FoundOffset, LogSink, OffsetQuery, Stretch, TopicInfo
 
 __all__ = [
     "FakeLog",
@@ -416,6 +416,11 @@ class FakeLog:
         self._check_up()
         return self.cluster
 
+    async def names(self) -> list[str]:
+        """All topics that are shown."""
+        self._check_up()
+        return sorted(topic for topic in self._topics if topic not in self.refusals)
+
     async def describe(self, topics: Sequence[str]) -> dict[str, TopicInfo]:
         """The topics that exist."""
         self.describes.append(tuple(topics))
@@ -441,9 +446,21 @@ class FakeLog:
         self, queries: Sequence[OffsetQuery], *, committed: bool = False
     ) -> dict[OffsetQuery, int]:
         """Log start, log end, or the first offset at a time."""
+        answers = await self.find_offsets(queries, committed=committed)
+        return {
+            query: self.log(query.topic, query.partition).log_end
+            if each.offset < 0
+            else each.offset
+            for query, each in answers.items()
+        }
+
+    async def find_offsets(
+        self, queries: Sequence[OffsetQuery], *, committed: bool = False
+    ) -> dict[OffsetQuery, FoundOffset]:
+        """As `offsets`, with the record's time."""
         await asyncio.sleep(0.001)
         self._check_up()
-        found: dict[OffsetQuery, int] = {}
+        found: dict[OffsetQuery, FoundOffset] = {}
         problem: SharecoordError | None = None
         for query in queries:
             log = self.find(query.topic, query.partition)
@@ -456,12 +473,17 @@ class FakeLog:
             if log is None:
                 continue
             if query.timestamp_ms == EARLIEST:
-                found[query] = log.log_start
+                found[query] = FoundOffset(log.log_start, -1, log.leader_epoch)
             elif query.timestamp_ms == LATEST:
-                found[query] = log.end(committed=committed)
+                found[query] = FoundOffset(log.end(committed=committed), -1, log.leader_epoch)
             else:
-                later = (r.offset for r in log.records if r.timestamp_ms >= query.timestamp_ms)
-                found[query] = next(later, log.log_end)
+                later = (r for r in log.records if r.timestamp_ms >= query.timestamp_ms)
+                first = next(later, None)
+                found[query] = (
+                    FoundOffset(-1, -1, -1)
+                    if first is None
+                    else FoundOffset(first.offset, first.timestamp_ms, log.leader_epoch)
+                )
         if problem is not None and not found:
             raise problem
         return found

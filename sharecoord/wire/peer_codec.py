@@ -164,7 +164,7 @@ def _put_member_up(into: peer.MemberUp, up: MemberUp) -> None:
         into.paused.add(topic=topic, partition=partition)
     into.lock_book.extend(map(codec.lost_range, up.lock_book))
     into.opens.extend(sorted(up.opens))  # type: ignore[arg-type]
-    into.principal = up.principal
+    into.principal, into.takes_batches = up.principal, up.takes_batches
 
 
 def _member_up(found: peer.MemberUp) -> MemberUp:
@@ -182,6 +182,7 @@ def _member_up(found: peer.MemberUp) -> MemberUp:
         [_lost(each) for each in found.lock_book],
         codec.opened(found.opens),
         found.principal,
+        found.takes_batches,
     )
 
 
@@ -237,7 +238,7 @@ def _put_relayed(into: peer.Deliver, relayed: Relayed) -> None:
             lock_token=each.lock_token,
         )
     assert isinstance(relayed.frame, bytes), "made by the codec"
-    into.frame = relayed.frame
+    into.frame, into.has_batches = relayed.frame, relayed.has_batches
 
 
 def _relayed(found: peer.Deliver) -> Relayed:
@@ -253,6 +254,7 @@ def _relayed(found: peer.Deliver) -> Relayed:
         found.credit_bytes,
         found.send_by_ms,
         found.frame,
+        found.has_batches,
     )
 
 

@@ -71,11 +71,16 @@ async def test_topics_and_both_ends_of_their_logs(kind: str, topics: Topics) -> 
         }
         assert await catalog.look(name) == found[name]
         assert await catalog.look("nowhere") is None
+        assert {name, other} <= set(await catalog.names())
         ends = end_queries([(name, n) for n in range(3)])
         answer = await catalog.offsets(ends)
         assert [answer[query] for query in ends] == [0, 0, 5, 20, 0, 0]
         times = [OffsetQuery(name, 1, before_ms), OffsetQuery(name, 1, before_ms + 10**8)]
         assert await catalog.offsets(times) == dict(zip(times, [5, 20], strict=True))
+        spots = await catalog.find_offsets([*times, ends[3]])
+        assert [spots[query].offset for query in (*times, ends[3])] == [5, -1, 20]
+        assert before_ms <= spots[times[0]].timestamp_ms < before_ms + 60_000
+        assert (spots[times[1]].timestamp_ms, spots[ends[3]].timestamp_ms) == (-1, -1)
         missing = OffsetQuery(name, 3, EARLIEST), OffsetQuery("nowhere", 0, EARLIEST)
         assert await catalog.offsets([ends[0], *missing]) == {ends[0]: 0}
         assert await nothing(catalog, *missing)

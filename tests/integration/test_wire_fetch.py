@@ -26,10 +26,10 @@ from sharecoord.devenv.maven import DEFAULT_VERSION
 from sharecoord.devenv.topics import Topics
 from sharecoord.errors import UnauthorizedError
 from sharecoord.kafka.wire import fetch
-from sharecoord.kafka.wire.cluster import Cluster, FoundOffset
+from sharecoord.kafka.wire.cluster import Cluster
 from sharecoord.kafka.wire.fetcher import Fetcher, Fetching
 from sharecoord.kafka.wire.security import security_of
-from sharecoord.ports import EARLIEST, LATEST, OffsetQuery
+from sharecoord.ports import EARLIEST, LATEST, FoundOffset, OffsetQuery
 from tests.support import eventually_async, unique_name
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(240)]

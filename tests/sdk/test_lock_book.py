@@ -16,7 +16,8 @@ from sharecoord_sdk._core.status import StreamFailure
 from sharecoord_sdk._proto import share_service_pb2 as service_pb
 from sharecoord_sdk._proto import share_types_pb2 as types_pb
 
-from sharecoord.api.grpc.validation import MAX_POLL_RECORDS_MAX, TOPICS_MAX
+from sharecoord.api.checks import TOPICS_MAX
+from sharecoord.api.grpc.validation import MAX_POLL_RECORDS_MAX
 from sharecoord.config.process_settings import LimitsConfig
 from tests.sdk.driver import EXPLICIT
 from tests.sdk.fake_coordinator import make_batch

@@ -37,6 +37,7 @@ from sharecoord.errors import (
 )
 from sharecoord.kafka.looks import SharedLooks
 from sharecoord.ports import (
+    FoundOffset,
     LogReading,
     LogSink,
     OffsetQuery,
@@ -467,6 +468,16 @@ class LogView:
     ) -> dict[OffsetQuery, int]:
         """Offsets at places."""
         return await self._log.offsets(queries, committed=committed)
+
+    async def names(self) -> list[str]:
+        """All topics."""
+        return await self._log.names()
+
+    async def find_offsets(
+        self, queries: Sequence[OffsetQuery], *, committed: bool = False
+    ) -> dict[OffsetQuery, FoundOffset]:
+        """Offsets at places, with the records' times."""
+        return await self._log.find_offsets(queries, committed=committed)
 
     async def close(self) -> None:
         """Stops the reads of this process."""

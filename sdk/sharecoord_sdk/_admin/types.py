@@ -114,6 +114,8 @@ class MemberDescription:
         pause: Why it gets nothing new; None = it does.
         coordinator_id: The coordinator that has its stream; "" = not known.
         principal: Who it is, such as "User:alice"; "" = not known.
+        software: Name and version of its client as that gives them itself, such as
+            "apache-kafka-java 4.3.1"; "" = not known to the coordinator that was asked.
     """
 
     member_id: str
@@ -128,6 +130,7 @@ class MemberDescription:
     pause: Pause | None = None
     coordinator_id: str = ""
     principal: str = ""
+    software: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,7 +85,7 @@ class DescribeGroupsRequest(_message.Message):
     def __init__(self, group_ids: _Optional[_Iterable[str]] = ..., include_members: bool = ..., include_offsets: bool = ...) -> None: ...
 
 class MemberDescription(_message.Message):
-    __slots__ = ("member_id", "member_epoch", "client_id", "host", "assignment", "acquired_records", "delivered_total", "acknowledged_total", "fair_share_ratio", "pause", "coordinator_id", "principal")
+    __slots__ = ("member_id", "member_epoch", "client_id", "host", "assignment", "acquired_records", "delivered_total", "acknowledged_total", "fair_share_ratio", "pause", "coordinator_id", "principal", "software")
     MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
     MEMBER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
@@ -98,6 +98,7 @@ class MemberDescription(_message.Message):
     PAUSE_FIELD_NUMBER: _ClassVar[int]
     COORDINATOR_ID_FIELD_NUMBER: _ClassVar[int]
     PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
+    SOFTWARE_FIELD_NUMBER: _ClassVar[int]
     member_id: str
     member_epoch: int
     client_id: str
@@ -110,7 +111,8 @@ class MemberDescription(_message.Message):
     pause: Pause
     coordinator_id: str
     principal: str
-    def __init__(self, member_id: _Optional[str] = ..., member_epoch: _Optional[int] = ..., client_id: _Optional[str] = ..., host: _Optional[str] = ..., assignment: _Optional[_Iterable[_Union[AssignedPartitions, _Mapping]]] = ..., acquired_records: _Optional[int] = ..., delivered_total: _Optional[int] = ..., acknowledged_total: _Optional[int] = ..., fair_share_ratio: _Optional[float] = ..., pause: _Optional[_Union[Pause, _Mapping]] = ..., coordinator_id: _Optional[str] = ..., principal: _Optional[str] = ...) -> None: ...
+    software: str
+    def __init__(self, member_id: _Optional[str] = ..., member_epoch: _Optional[int] = ..., client_id: _Optional[str] = ..., host: _Optional[str] = ..., assignment: _Optional[_Iterable[_Union[AssignedPartitions, _Mapping]]] = ..., acquired_records: _Optional[int] = ..., delivered_total: _Optional[int] = ..., acknowledged_total: _Optional[int] = ..., fair_share_ratio: _Optional[float] = ..., pause: _Optional[_Union[Pause, _Mapping]] = ..., coordinator_id: _Optional[str] = ..., principal: _Optional[str] = ..., software: _Optional[str] = ...) -> None: ...
 
 class AssignedPartitions(_message.Message):
     __slots__ = ("topic", "partitions")

@@ -15,15 +15,15 @@ from typing import Any, Final
 import grpc
 from google.protobuf.message import Message
 
-from sharecoord.api.grpc.access import Access
-from sharecoord.api.grpc.calls import Call, unary
-from sharecoord.api.grpc.validation import (
+from sharecoord.api.checks import (
     check_group_id,
     check_member_id,
     check_partition,
     check_reason,
     check_topics,
 )
+from sharecoord.api.grpc.access import Access
+from sharecoord.api.grpc.calls import Call, unary
 from sharecoord.core.dispatch.pauses import Pause
 from sharecoord.core.letters.lanes import Mark, Replayed
 from sharecoord.errors import InvalidRequestError

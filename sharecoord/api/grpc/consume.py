@@ -8,10 +8,11 @@ import math
 import structlog
 from grpc import aio
 
+from sharecoord.api.checks import check_topics
 from sharecoord.api.grpc.access import Access
 from sharecoord.api.grpc.calls import ServicerContext, abort, parsed, unexpected
 from sharecoord.api.grpc.channel import StreamChannel
-from sharecoord.api.grpc.validation import check_topics, join_command, joined_message
+from sharecoord.api.grpc.validation import join_command, joined_message
 from sharecoord.core.delivery import PartitionResult
 from sharecoord.core.fleet.held_book import LockBook, lock_book_of
 from sharecoord.errors import InvalidRequestError, SharecoordError

@@ -31,6 +31,7 @@ from sharecoord.runtime.fleet.owner import GatewayLink
 from sharecoord.wire import PEER_PROTOCOL_VERSION, codec, peer_codec
 from sharecoord.wire import peer_service_pb2 as peer
 from sharecoord.wire.peer_codec import quoted
+from sharecoord.wire.record_batches import joined_batches
 from sharecoord.wire.send_queue import SendQueue
 
 log = structlog.get_logger(__name__)
@@ -77,6 +78,10 @@ class _Way:
     def frame(self, delivery: Delivery, now_ms: int) -> object:
         """A ConsumeResponse as bytes."""
         return codec.delivery_frame(delivery, now_ms)
+
+    def batches(self, delivery: Delivery) -> object:
+        """See `GatewayWay`."""
+        return joined_batches(delivery)
 
     async def _write(self, items: Sequence[OwnerItem]) -> None:
         await self._context.write(peer_codec.owner_message(items))

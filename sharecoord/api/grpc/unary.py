@@ -11,13 +11,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from sharecoord.api.grpc.validation import (
-    check_group_id,
-    check_member_id,
-    check_most,
-    join_command,
-    joined_message,
-)
+from sharecoord.api.checks import check_group_id, check_member_id
+from sharecoord.api.grpc.validation import check_most, join_command, joined_message
 from sharecoord.core.changes import PartitionKey
 from sharecoord.core.delivery import Assignment, Delivery, PartitionResult
 from sharecoord.core.fleet.peering import Relayed

@@ -5,11 +5,17 @@ Each refusal is an InvalidRequestError that names the field and what is allowed.
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Iterable
 
 from sharecoord import __version__
-from sharecoord.config.values import is_topic_name
+from sharecoord.api.checks import (
+    CLIENT_ID_CHARACTERS_MAX,
+    check_group_id,
+    check_member_id,
+    check_text,
+    check_topics,
+    software_of,
+)
 from sharecoord.core.delivery import LostRange
 from sharecoord.core.fleet.held_book import lock_book_of
 from sharecoord.core.states import AcquireMode
@@ -21,15 +27,6 @@ from sharecoord.security.principals import Caller
 from sharecoord.wire import PROTOCOL_VERSION, codec
 from sharecoord.wire import share_service_pb2 as service
 
-GROUP_ID_CHARACTERS_MAX = 249
-"""As long as a topic name, so that it fits everywhere a name fits."""
-
-MEMBER_ID_CHARACTERS_MAX = 64
-CLIENT_ID_CHARACTERS_MAX = 249
-TOPICS_MAX = 1_000
-REASON_CHARACTERS_MAX = 1_000
-"""Longest reason of a pause: it is shown in one line."""
-
 JOIN_NUMBER_MAX = 2**63 - 1
 """Largest number that every store keeps."""
 
@@ -37,70 +34,6 @@ MAX_POLL_RECORDS_MAX = 10_000
 DEFAULT_MAX_POLL_INTERVAL_MS = 300_000
 
 _MODES = {0: AcquireMode.FAIR, **{int(mode): mode for mode in AcquireMode}}
-
-
-def check_group_id(group_id: str, field: str = "group_id") -> str:
-    """Returns a group id that is not empty, not too long, and plain text."""
-    if not group_id:
-        raise InvalidRequestError(f"{field} is empty; give the name of the share group")
-    _check_text(field, group_id, GROUP_ID_CHARACTERS_MAX)
-    if group_id != group_id.strip():
-        raise InvalidRequestError(f"group_id {group_id!r} begins or ends with a space; remove it")
-    return group_id
-
-
-def check_topics(topics: list[str]) -> tuple[str, ...]:
-    """Returns the names, each once, if Kafka takes each of them."""
-    if len(topics) > TOPICS_MAX:
-        raise InvalidRequestError(
-            f"topics has {len(topics)} names; at most {TOPICS_MAX} per member"
-        )
-    for topic in topics:
-        if not is_topic_name(topic):
-            raise InvalidRequestError(
-                f"topics: {topic!r} is not a topic name; 1 to 249 of a-z, A-Z, 0-9, '.', '_', '-'"
-            )
-    return tuple(dict.fromkeys(topics))
-
-
-def check_member_id(member_id: str) -> str:
-    """Returns a member id that is not empty, not too long, and plain text."""
-    if not member_id or len(member_id) > MEMBER_ID_CHARACTERS_MAX:
-        raise InvalidRequestError(
-            f"member_id has {len(member_id)} characters; make a UUID once and keep it "
-            f"(1 to {MEMBER_ID_CHARACTERS_MAX})"
-        )
-    _refuse_control_characters("member_id", member_id)
-    return member_id
-
-
-def check_partition(partition: int) -> int:
-    """Returns a number that is not negative."""
-    if partition < 0:
-        raise InvalidRequestError(f"partition is {partition}; it must be 0 or more")
-    return partition
-
-
-def check_reason(reason: str) -> str:
-    """Returns an operator's words, perhaps empty, if they are not too long and plain text."""
-    return _check_text("reason", reason, REASON_CHARACTERS_MAX)
-
-
-def _check_text(name: str, text: str, characters_max: int) -> str:
-    if len(text) > characters_max:
-        raise InvalidRequestError(
-            f"{name} has {len(text)} characters; {characters_max} are the most"
-        )
-    _refuse_control_characters(name, text)
-    return text
-
-
-def _refuse_control_characters(name: str, text: str) -> None:
-    bad = next((c for c in text if unicodedata.category(c) in {"Cc", "Cs", "Zl", "Zp"}), None)
-    if bad is not None:
-        raise InvalidRequestError(
-            f"{name} {text!r} contains the control character U+{ord(bad):04X}; remove it"
-        )
 
 
 def check_most(field: str, number: int, most: int, fix: str = "") -> None:
@@ -115,6 +48,11 @@ def _acquire_mode(number: int) -> AcquireMode:
             f"acquire_mode {number} is not one of FAIR (1), BATCH_OPTIMIZED (2), RECORD_LIMIT (3)"
         )
     return _MODES[number]
+
+
+def _software(version: str) -> str:
+    """The SDK gives its version alone, other clients what they like."""
+    return f"sharecoord-sdk {version}" if version[:1].isdecimal() else version
 
 
 def join_command(join: service.Join, caller: Caller) -> tuple[str, JoinCommand]:
@@ -138,7 +76,7 @@ def join_command(join: service.Join, caller: Caller) -> tuple[str, JoinCommand]:
     group_id = check_group_id(join.group_id)
     command = JoinCommand(
         member_id=check_member_id(join.member_id),
-        client_id=_check_text("client_id", join.client_id, CLIENT_ID_CHARACTERS_MAX),
+        client_id=check_text("client_id", join.client_id, CLIENT_ID_CHARACTERS_MAX),
         host=caller.address,
         topics=topics,
         mode=_acquire_mode(join.acquire_mode),
@@ -150,6 +88,7 @@ def join_command(join: service.Join, caller: Caller) -> tuple[str, JoinCommand]:
         join_number=join.join_number,
         opens=codec.opened(join.opens),
         caller=caller,
+        software=software_of(_software(join.sdk_version)),
     )
     return group_id, command
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
 from datetime import timedelta
 from typing import Any, Final
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
-from sharecoord.api.kafka.codec import TOLD, Head, make
+from sharecoord.api.kafka.codec import VERSIONS, Head, make
+from sharecoord.api.kafka.connection import Connection
 from sharecoord.api.kafka.errors import code_of
 from sharecoord.api.kafka.topic_ids import wire_id
 from sharecoord.config.endpoints import TcpAddress
-from sharecoord.ports import TopicCatalog, TopicInfo
-from sharecoord.security.actions import ACTIONS_OF, Action, Kind, group, topic
+from sharecoord.errors import InvalidRequestError, SharecoordError
+from sharecoord.security.actions import ACTIONS_OF, Action, Kind, group
 from sharecoord.security.guard import Guard, refusal
 from sharecoord.security.principals import Caller
 
@@ -22,17 +23,38 @@ NODE_ID: Final = 1
 """The broker that this coordinator passes for."""
 
 NO_TIME: Final = timedelta(0)
-_NONE: Final = UUID(int=0)
+
+
+GROUPS: Final = 0
+"""The type of coordinators' keys that are groups."""
+
+BROKERS, CONTROLLERS = 1, 2
+"""Types of endpoints."""
+
+NOT_ASKED: Final = -(2**31)
+"""Stands for what a caller may do where that was not asked."""
+
+_BITS: Final = {"read": 3, "delete": 6, "describe": 8, "describe_configs": 10, "alter_configs": 11}
+
+
+_SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.\-]{0,126}[a-zA-Z0-9])?")
+"""Names and versions of clients that Kafka takes, of a length that can be shown."""
+
+
+def operations(*names: str) -> int:
+    """Operations as one number, a bit for each (Kafka's AclOperation)."""
+    return sum(1 << _BITS[name] for name in names)
+
+
+OPERATIONS: Final = operations("describe")
+"""What can be done with the cluster at this port."""
 
 
 class Cluster:
-    """Answers questions about brokers, topics and groups' places."""
+    """Answers questions about brokers and groups' places, and knows the ids of topics."""
 
-    def __init__(
-        self, catalog: TopicCatalog, cluster_id: str, address: TcpAddress, guard: Guard
-    ) -> None:
-        """Members connect to `address`; the guard says who may see what."""
-        self._catalog = catalog
+    def __init__(self, cluster_id: str, address: TcpAddress, guard: Guard) -> None:
+        """Members connect to `address`; the guard says whom groups concern."""
         self._guard = guard
         self.cluster_id = cluster_id
         self._broker = {
@@ -50,7 +72,7 @@ class Cluster:
         """The APIs of this port, with their versions."""
         keys = [
             make(head, "ApiVersion", api_key=key, min_version=first, max_version=last)
-            for key, (first, last) in sorted(TOLD.items())
+            for key, (first, last) in sorted(VERSIONS.items())
         ]
         return make(
             head,
@@ -60,40 +82,54 @@ class Cluster:
             throttle_time=NO_TIME,
         )
 
+    def greeted(self, head: Head, request: Any, connection: Connection) -> Any:
+        """The APIs of this port; the client may have said what it is (KIP-511)."""
+        name = getattr(request, "client_software_name", None)
+        if name is not None:
+            version = request.client_software_version
+            if not (_SOFTWARE.fullmatch(name) and _SOFTWARE.fullmatch(version)):
+                return self.api_versions(head, ErrorCode.invalid_request)
+            connection.software = f"{name} {version}"
+        return self.api_versions(head)
+
     def find_coordinator(self, head: Head, request: Any, caller: Caller) -> Any:
-        """This broker, for every group with which the caller may do something."""
+        """This broker, for every group with which the caller may do something.
+
+        Transactions, and all else, have no coordinator here.
+        """
+        kind = getattr(request, "key_type", GROUPS)
         if head.version < 4:
-            found = self._coordinator(request.key, caller)
+            found = self._coordinator(kind, request.key, caller)
             return make(head, "FindCoordinatorResponse", throttle_time=NO_TIME, **found)
         coordinators = tuple(
-            make(head, "Coordinator", key=key, **self._coordinator(key, caller))
+            make(head, "Coordinator", key=key, **self._coordinator(kind, key, caller))
             for key in request.coordinator_keys
         )
         return make(
             head, "FindCoordinatorResponse", throttle_time=NO_TIME, coordinators=coordinators
         )
 
-    def _coordinator(self, group_id: str, caller: Caller) -> dict[str, Any]:
-        what, decide = group(group_id), self._guard.decide
-        decisions = [decide(caller, action, what) for action in ACTIONS_OF[Kind.GROUP]]
-        if any(each.is_allowed for each in decisions):
-            return {"error_code": ErrorCode.none, "error_message": None, **self._broker}
-        error = refusal(caller, Action.CONSUME, what, decisions[0])
-        self._guard.tell(caller, "FindCoordinator", error, resources=[str(what)])
+    def _coordinator(self, kind: int, group_id: str, caller: Caller) -> dict[str, Any]:
+        error: SharecoordError
+        if kind != GROUPS:
+            error = InvalidRequestError(
+                f"this port has share groups, and no coordinator of key type {kind}; connect to "
+                "Kafka itself"
+            )
+        else:
+            what, decide = group(group_id), self._guard.decide
+            decisions = [decide(caller, action, what) for action in ACTIONS_OF[Kind.GROUP]]
+            if any(each.is_allowed for each in decisions):
+                return {"error_code": ErrorCode.none, "error_message": None, **self._broker}
+            error = refusal(caller, Action.CONSUME, what, decisions[0])
+            self._guard.tell(caller, "FindCoordinator", error, resources=[str(what)])
         nowhere = {"node_id": -1, "host": "", "port": -1}
         return {"error_code": code_of(error), "error_message": error.message, **nowhere}
 
-    def _may_see(self, caller: Caller, name: str) -> bool:
-        what, decide = topic(name), self._guard.decide
-        return any(decide(caller, action, what).is_allowed for action in ACTIONS_OF[Kind.TOPIC])
-
-    async def metadata(self, head: Head, request: Any, caller: Caller) -> Any:
-        """Topics by name or id, those that the caller may see; all brokers are this one."""
+    def metadata(self, head: Head, request: Any, topics: tuple[Any, ...]) -> Any:
+        """The brokers, which are this one, with some topics."""
         broker = make(head, "MetadataResponseBroker", **self._broker, rack=None)
-        topics = () if request.topics is None else request.topics
-        named = [self._name_of(each) for each in topics]
-        seen = {name for _, name in named if name and self._may_see(caller, name)}
-        found = await self._catalog.describe(list(seen)) if seen else {}
+        is_asked = getattr(request, "include_cluster_authorized_operations", False)
         return make(
             head,
             "MetadataResponse",
@@ -101,67 +137,33 @@ class Cluster:
             brokers=(broker,),
             cluster_id=self.cluster_id or None,
             controller_id=NODE_ID,
-            topics=tuple(
-                self._topic(head, *each, found.get(each[1]), is_hidden=each[1] not in {"", *seen})
-                for each in named
-            ),
+            topics=topics,
+            cluster_authorized_operations=OPERATIONS if is_asked else NOT_ASKED,
             error_code=ErrorCode.none,
         )
 
-    def _name_of(self, topic: Any) -> tuple[UUID | None, str]:
-        asked: UUID | None = getattr(topic, "topic_id", None)
-        return asked, topic.name or self.name_of(asked) or ""
-
-    def _topic(
-        self,
-        head: Head,
-        asked: UUID | None,
-        name: str,
-        info: TopicInfo | None,
-        *,
-        is_hidden: bool,
-    ) -> Any:
-        if info is None:
-            error = ErrorCode.unknown_topic_id if asked else ErrorCode.unknown_topic_or_partition
-            if is_hidden or name in self._catalog.refusals:
-                error = ErrorCode.topic_authorization_failed
-            if is_hidden and asked:
-                # As a broker answers: who asks by id does not learn the name.
-                name = ""
+    def describe_cluster(self, head: Head, request: Any) -> Any:
+        """The cluster with its one broker."""
+        asked = getattr(request, "endpoint_type", BROKERS)
+        if asked != BROKERS:
+            is_known = asked == CONTROLLERS
             return make(
                 head,
-                "MetadataResponseTopic",
-                error_code=error,
-                name=name or ("" if head.version < 12 else None),
-                topic_id=asked or _NONE,
-                partitions=(),
+                "DescribeClusterResponse",
+                throttle_time=NO_TIME,
+                error_code=ErrorCode.mismatched_endpoint_type
+                if is_known
+                else ErrorCode.unsupported_endpoint_type,
+                error_message="this port is a broker, not a controller"
+                if is_known
+                else f"endpoint type {asked} is not known; 1 is that of brokers",
+                cluster_id="",
+                controller_id=-1,
+                brokers=(),
+                cluster_authorized_operations=NOT_ASKED,
             )
-        return make(
-            head,
-            "MetadataResponseTopic",
-            error_code=ErrorCode.none,
-            name=name,
-            topic_id=self.id_of(name, info.topic_id),
-            partitions=tuple(self._partitions(head, info.partitions)),
-        )
-
-    @staticmethod
-    def _partitions(head: Head, numbers: Iterable[int]) -> Iterable[Any]:
-        for number in numbers:
-            yield make(
-                head,
-                "MetadataResponsePartition",
-                error_code=ErrorCode.none,
-                partition_index=number,
-                leader_id=NODE_ID,
-                leader_epoch=0,
-                replica_nodes=(NODE_ID,),
-                isr_nodes=(NODE_ID,),
-            )
-
-    def describe_cluster(self, head: Head) -> Any:
-        """The cluster with its one broker."""
         broker = make(head, "DescribeClusterBroker", **self._broker, rack=None, is_fenced=False)
+        is_asked = request.include_cluster_authorized_operations
         return make(
             head,
             "DescribeClusterResponse",
@@ -170,6 +172,7 @@ class Cluster:
             cluster_id=self.cluster_id,
             controller_id=NODE_ID,
             brokers=(broker,),
+            cluster_authorized_operations=OPERATIONS if is_asked else NOT_ASKED,
         )
 
     def known_id(self, topic: str) -> UUID | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import struct
+from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -16,14 +17,28 @@ from sharecoord.api.kafka.strangers import STRANGER_BYTES_MAX, Strangers, looks_
 
 log = structlog.get_logger(__name__)
 
-Answer = Callable[["Connection", Head, memoryview], Awaitable[list[bytes | memoryview]]]
-"""Answers a request with pieces that are written one behind the other."""
+Parts = list[bytes | memoryview]
+"""An answer in pieces, which are written one behind the other."""
+
+Answer = Callable[["Connection", Head, memoryview], Awaitable[Parts | asyncio.Future[Parts]]]
+"""Answers a request. A future stands for the answer to a request that is decided and waits for its
+commit alone: the next request is decided meanwhile, so that both go into one commit."""
+
+SCRATCH_BYTES: Final = 64 << 10
+"""Bytes that are received at once; they are copied before the next connection receives any."""
+
+DECIDED_MAX: Final = 8
+"""Requests of a connection that wait for their commits at the same time; clients send one or two
+acknowledgements before their next fetch."""
+
+UNANSWERED: Final = "Kafka port: a request could not be answered"
 
 _LENGTH: Final = struct.Struct(">i")
+_scratch: Final = bytearray(SCRATCH_BYTES)
 
 
-class Connection(asyncio.Protocol):
-    """Reads requests, and hands each on once the one before is answered and written."""
+class Connection(asyncio.BufferedProtocol):
+    """Reads requests, and hands each on once the one before is decided; answers keep order."""
 
     def __init__(
         self,
@@ -51,9 +66,13 @@ class Connection(asyncio.Protocol):
         self._received = bytearray()
         self._transport: asyncio.Transport | None = None
         self._working: asyncio.Task[None] | None = None
+        self._decided: deque[asyncio.Future[Parts]] = deque()
+        """Answers that are not written yet, in the order of their requests."""
         self._writable = asyncio.Event()
         self._writable.set()
         self.address = ""
+        self.software = ""
+        """Name and version of the client, as it gives them itself; "" = it did not."""
         self.login: Login
         self.since_s = 0.0
         """When it began, by the loop's clock."""
@@ -81,8 +100,17 @@ class Connection(asyncio.Protocol):
     def _most_bytes(self) -> int:
         return self._request_bytes_max if self.login.is_known else STRANGER_BYTES_MAX
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> bytearray:
         """Called by asyncio."""
+        return _scratch
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Called by asyncio."""
+        with memoryview(_scratch) as received:
+            self.received(received[:nbytes])
+
+    def received(self, data: bytes | bytearray | memoryview) -> None:
+        """Takes in what the client has sent."""
         self._received += data
         self.active_s = self._strangers.now_s()
         assert self._transport is not None, "connected"
@@ -109,18 +137,27 @@ class Connection(asyncio.Protocol):
 
     async def _work(self, frame: memoryview) -> None:
         try:
-            parts = await self._answer(self, head_of(frame), frame)
+            answer = await self._answer(self, head_of(frame), frame)
+            if isinstance(answer, asyncio.Future):
+                self._decided.append(answer)
+                answer.add_done_callback(self._write_decided)
+            elif answer:
+                while self._decided:
+                    await asyncio.wait([self._decided[0]])
+                    self._write_decided()
+                self._write(answer)
+            while len(self._decided) >= DECIDED_MAX:
+                await asyncio.wait([self._decided[0]])
+                self._write_decided()
         except ProtocolError as error:
             self.end(str(error))
             return
         except Exception:
-            log.exception("Kafka port: a request could not be answered", address=self.address)
+            log.exception(UNANSWERED, address=self.address)
             self.close()
             return
-        if self._transport is not None and parts:
-            self._transport.writelines(parts)
-            await self._writable.wait()
-            self.active_s = self._strangers.now_s()
+        await self._writable.wait()
+        self.active_s = self._strangers.now_s()
         if self.login.has_failed and self._transport is not None:
             # The answer says why; what follows it is not read.
             self._transport.close()
@@ -128,6 +165,20 @@ class Connection(asyncio.Protocol):
         self._working = None
         if self._transport is not None:
             self._go_on()
+
+    def _write_decided(self, _: object = None) -> None:
+        while self._decided and self._decided[0].done():
+            answer = self._decided.popleft()
+            if not answer.cancelled():
+                try:
+                    self._write(answer.result())
+                except Exception:
+                    log.exception(UNANSWERED, address=self.address)
+                    self.close()
+
+    def _write(self, parts: Parts) -> None:
+        if self._transport is not None:
+            self._transport.writelines(parts)
 
     def end(self, why: str) -> None:
         """Ends the connection, and says why in the log."""
@@ -148,6 +199,8 @@ class Connection(asyncio.Protocol):
         self._writable.set()
         if self._working is not None:
             self._working.cancel()
+        for answer in self._decided:
+            answer.cancel()
         self._ended(self)
 
     def close(self) -> None:

@@ -13,30 +13,39 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 
 from sharecoord.api.kafka.cluster import NO_TIME, NODE_ID, Cluster
-from sharecoord.api.kafka.codec import Head, make, prefix_of
+from sharecoord.api.kafka.codec import Head, answer_of, make, prefix_of
+from sharecoord.api.kafka.connection import Parts
 from sharecoord.api.kafka.errors import acknowledge_code, code_of
 from sharecoord.api.kafka.members import KafkaMember
 from sharecoord.api.kafka.membership import Membership
-from sharecoord.api.kafka.record_batches import record_data
 from sharecoord.core.changes import Place
-from sharecoord.core.delivery import Delivery
+from sharecoord.core.delivery import Delivery, PartitionResult
+from sharecoord.core.fleet.peering import Relayed
 from sharecoord.core.partition.decisions import AcknowledgedRange, Acknowledgements
 from sharecoord.core.states import AcknowledgeType, AcquireMode
 from sharecoord.errors import QuotaExceededError, SharecoordError
 from sharecoord.runtime.kernel.context import Context
 from sharecoord.security.principals import Caller
+from sharecoord.wire.record_batches import record_batches
 
 OPEN, CLOSE = 0, -1
 """Share session epochs that are none (KIP-932)."""
 
+SAY_AGAIN_S: Final = 5.0
+"""Acknowledgements of share-partitions that change their owner are said again for so long: an owner
+that is killed is gone after four seconds (design 9), and clients wait 30 for an answer."""
+
+SAY_AGAIN_PAUSE_S: Final = 0.05
+"""Least pause between two such attempts."""
+
 MAX_WAIT_S: Final = 30.0
 """Longest wait of a fetch; the connection's next request waits as long."""
 
-Parts = list[bytes | memoryview]
-"""An answer in pieces, which are written one behind the other."""
-
 Errors = dict[tuple[UUID, int], ErrorCode]
 """By topic id and partition: what became of acknowledgements."""
+
+Found = dict[tuple[UUID, int], list[Delivery | Relayed]]
+"""By topic id and partition: the records of an answer."""
 
 _GAP: Final = 0
 _PARTITION: Final = struct.Struct(">ih")
@@ -71,16 +80,16 @@ class Fetching:
         session = member.session
         member.group.expire_later(session)
         said, errors = self._said(member, request.topics)
-        settling = asyncio.ensure_future(member.acknowledge(said)) if said else None
+        settled = member.acknowledge(said) if said else None
         if request.share_session_epoch != CLOSE:
             self._change(member, request)
             await self._wait(member, request)
-        if settling is not None:
-            errors |= self._errors(await settling)
+        if settled is not None:
+            errors |= self._errors(await _asked_again(member, said, settled))
         deliveries = member.take(self._context.clock.now_ms())
         if request.share_session_epoch == CLOSE:
             self._membership.close_share(member)
-        found: dict[tuple[UUID, int], list[Delivery]] = {}
+        found: Found = {}
         for each in deliveries:
             place = self._cluster.id_of(each.key.topic, each.key.topic_id), each.key.partition
             found.setdefault(place, []).append(each)
@@ -124,44 +133,73 @@ class Fetching:
         """Opens the credit of this fetch, and waits for records."""
         session, group = member.session, member.group
         group.polled(session)
-        records = max(0, request.max_records)
-        session.mode = _mode_of(request)
+        # What came too late for the last fetch goes out with this one.
+        waiting = sum(each.records for each in member.waiting) + member.on_way_records
+        records = max(0, request.max_records - waiting)
+        if (mode := _mode_of(request)) is not session.mode:
+            session.mode = mode
+            group.changed(session)
         session.max_poll_records = records + group.held(session)
         session.credit.records = session.credit.delivered_records + records
         session.credit.size_bytes = session.credit.delivered_bytes + max(1, request.max_bytes)
-        member.arrived.clear()
         group.dispatcher.offer(session)
         wait_s = min(MAX_WAIT_S, request.max_wait.total_seconds())
+        enough_bytes = max(1, request.min_bytes)
         try:
             async with asyncio.timeout(wait_s):
-                while not member.waiting and member.ended is None:
-                    await member.arrived.wait()
+                while member.ended is None and (
+                    member.on_way_records > 0
+                    or (member.unsent_bytes < enough_bytes and session.credit.left_records > 0)
+                ):
                     member.arrived.clear()
+                    await member.arrived.wait()
         except TimeoutError:
             pass
         finally:
             session.credit.use_up()
+            if session.away is not None:
+                # Other coordinators give back what they were lent, or lock records for nobody.
+                group.offer(session)
 
     # -- ShareAcknowledge ------------------------------------------------------------------------
 
-    async def acknowledge(self, head: Head, request: Any, caller: Caller) -> Any:
+    async def acknowledge(
+        self, head: Head, request: Any, caller: Caller
+    ) -> Parts | asyncio.Future[Parts]:
         """Answers a ShareAcknowledge once it is durable."""
-        lock_ms, errors = 0, Errors()
-        failed = ErrorCode.none
         try:
             member = self._membership.find(request, caller, "ShareAcknowledge")
             failed = _next_turn(member, request.share_session_epoch)
-            if failed is ErrorCode.none:
-                member.group.expire_later(member.session)
-                member.group.polled(member.session)
-                said, errors = self._said(member, request.topics)
-                if said:
-                    errors |= self._errors(await member.acknowledge(said))
-                lock_ms = member.group.settings.lock_duration_ms
-                if request.share_session_epoch == CLOSE:
-                    self._membership.close_share(member)
+            if failed is not ErrorCode.none:
+                return self._acknowledged(head, failed, 0, {})
         except SharecoordError as error:
-            failed = code_of(error)
+            return self._acknowledged(head, code_of(error), 0, {})
+        member.group.expire_later(member.session)
+        member.group.polled(member.session)
+        said, errors = self._said(member, request.topics)
+        settled = member.acknowledge(said) if said else None
+        settling = self._settle(head, member, said, settled, errors)
+        if request.share_session_epoch != CLOSE:
+            return asyncio.ensure_future(settling)
+        found = await settling
+        self._membership.close_share(member)
+        return found
+
+    async def _settle(
+        self,
+        head: Head,
+        member: KafkaMember,
+        said: Acknowledgements,
+        settled: asyncio.Future[list[PartitionResult]] | None,
+        errors: Errors,
+    ) -> Parts:
+        if settled is not None:
+            errors |= self._errors(await _asked_again(member, said, settled))
+        lock_ms = member.group.settings.lock_duration_ms
+        return self._acknowledged(head, ErrorCode.none, lock_ms, errors)
+
+    @staticmethod
+    def _acknowledged(head: Head, failed: ErrorCode, lock_ms: int, errors: Errors) -> Parts:
         leader = make(head, "LeaderIdAndEpoch", leader_id=NODE_ID, leader_epoch=0)
         topics = tuple(
             make(
@@ -176,7 +214,7 @@ class Fetching:
             )
             for topic_id, places in groupby(sorted(errors), key=lambda place: place[0])
         )  # fmt: skip
-        return make(
+        answer = make(
             head,
             "ShareAcknowledgeResponse",
             throttle_time=NO_TIME,
@@ -185,6 +223,7 @@ class Fetching:
             responses=topics,
             node_endpoints=(),
         )
+        return [answer_of(head, answer)]
 
     # -- what members say ------------------------------------------------------------------------
 
@@ -218,13 +257,42 @@ class Fetching:
                     said.append((*log_id, ranges))
         return said, errors
 
-    def _errors(self, results: Iterable[Any]) -> Errors:
+    def _errors(self, results: Iterable[PartitionResult]) -> Errors:
         """The outcomes that are errors."""
         return {
             (self._cluster.id_of(each.key.topic, each.key.topic_id), each.key.partition): code
             for each in results
             if (code := acknowledge_code(each)) is not ErrorCode.none
         }
+
+
+async def _asked_again(
+    member: KafkaMember,
+    said: Acknowledgements,
+    settled: asyncio.Future[list[PartitionResult]],
+) -> list[PartitionResult]:
+    """The results of acknowledgements; while owners change, what was not taken is said again.
+
+    Kafka's clients do not repeat what rides on a fetch: their records would come again. The tokens
+    of the locks see to it that nothing is settled twice.
+    """
+    loop = asyncio.get_running_loop()
+    until_s = loop.time() + SAY_AGAIN_S
+    results = await settled
+    while failed := {each.key.log_id: each.error for each in results if _may_succeed(each)}:
+        pause_s = max(each.retry_after_ms or 0 for each in failed.values() if each) / 1000
+        pause_s = max(pause_s, SAY_AGAIN_PAUSE_S)
+        if loop.time() + pause_s > until_s or member.ended is not None:
+            break
+        await asyncio.sleep(pause_s)
+        again = [each for each in said if tuple(each[:3]) in failed]
+        done = [each for each in results if each.key.log_id not in failed]
+        results = done + await member.acknowledge(again)
+    return results
+
+
+def _may_succeed(result: PartitionResult) -> bool:
+    return result.error is not None and result.error.retriable
 
 
 def _next_turn(member: KafkaMember, epoch: int) -> ErrorCode:
@@ -247,12 +315,13 @@ def _mode_of(request: Any) -> AcquireMode:
 def _runs(batches: Iterable[Any]) -> Iterator[tuple[int, int, AcknowledgeType]]:
     """Consecutive offsets that are acknowledged alike.
 
-    A single type is for the whole batch. Gaps are archived by the coordinator before anybody gets
-    them; what a client takes for one all the same has no record, and is finished.
+    A single type, or the same for all, is for the whole batch. Gaps are archived by the coordinator
+    before anybody gets them; what a client takes for one all the same has no record, and is
+    finished.
     """
     for batch in batches:
         types = batch.acknowledge_types
-        if len(types) == 1:
+        if len(types) == 1 or types.count(types[0]) == len(types):
             yield batch.first_offset, batch.last_offset, _type_of(types[0])
             continue
         first = batch.first_offset
@@ -273,7 +342,7 @@ def _fetched(
     head: Head,
     error: ErrorCode,
     lock_ms: int,
-    found: dict[tuple[UUID, int], list[Delivery]],
+    found: Found,
     errors: Errors,
 ) -> Parts:
     """ShareFetchResponse, versions 1 and 2, with its length."""
@@ -296,9 +365,9 @@ def _fetched(
 
 
 def _add_partition(
-    parts: Parts, number: int, acknowledged: ErrorCode, deliveries: list[Delivery]
+    parts: Parts, number: int, acknowledged: ErrorCode, deliveries: list[Delivery | Relayed]
 ) -> None:
-    data = record_data(deliveries)
+    data = _record_data(deliveries)
     parts += (
         _PARTITION.pack(number, 0),
         # No message, the code of the acknowledgements, no message.
@@ -312,6 +381,18 @@ def _add_partition(
     parts.append(_uvarint(len(ranges) + 1))
     parts += (_RANGE.pack(each.first, each.last, each.delivery_count, 0) for each in ranges)
     parts.append(b"\0")
+
+
+def _record_data(deliveries: Iterable[Delivery | Relayed]) -> list[bytes | memoryview]:
+    """The record batches of one partition, in order of offset; those of two deliveries once."""
+    found: dict[int, bytes | memoryview] = {}
+    for each in deliveries:
+        if isinstance(each, Delivery):
+            found |= record_batches(each)
+        else:
+            assert isinstance(each.frame, bytes), "joined by the owner"
+            found[each.ranges[0].first] = each.frame
+    return [found[first] for first in sorted(found)]
 
 
 def _uvarint(number: int) -> bytes:

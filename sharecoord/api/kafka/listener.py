@@ -155,7 +155,7 @@ class Listener:
         transport.set_protocol(connection)
         connection.connection_made(transport)
         if arrival.received:
-            connection.data_received(bytes(arrival.received))
+            connection.received(arrival.received)
 
     def _gone(self, connection: Connection) -> None:
         self._strangers.go(self._open.pop(connection))

@@ -20,7 +20,7 @@ from sharecoord.core.partition.decisions import (
     TakenBack,
 )
 from sharecoord.core.states import AcknowledgeType
-from sharecoord.errors import SharecoordError
+from sharecoord.errors import SharecoordError, UnsupportedVersionError
 from sharecoord.runtime.group.actor import GroupActor
 from sharecoord.runtime.member.session import Session
 from sharecoord.runtime.partition.collector import Collector
@@ -65,7 +65,9 @@ class KafkaMember:
     share: ShareSession | None = None
     held: dict[LogId, HeldBook] = field(default_factory=dict)
     """Kafka's acknowledgements have no lock tokens: they are looked up here."""
-    waiting: list[Delivery] = field(default_factory=list)
+    waiting: list[Delivery | Relayed] = field(default_factory=list)
+    arrived_records: int = 0
+    """Sum over all deliveries that have come for the member."""
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
     is_leaving: bool = False
     """Whether the member has left the group, and its share session is still open: clients send
@@ -90,20 +92,40 @@ class KafkaMember:
     def deliver(self, delivery: Delivery, now_ms: int) -> None:
         """Keeps a delivery for the fetch that waits."""
         assert now_ms >= 0, "monotonic"
-        self.waiting.append(delivery)
-        self.arrived.set()
+        self._put(delivery)
 
     def relay(self, item: Relayed) -> None:
-        """Never called: this port serves no fleet yet, and says so at the start."""
-        raise AssertionError(f"{item.key} is another coordinator's")
+        """Keeps record batches of another coordinator for the fetch that waits."""
+        if item.has_batches:
+            self._put(item)
+            return
+        self._hand_back(item)
+        self.end(
+            UnsupportedVersionError(
+                f"the coordinator that owns {item.key.name}[{item.key.partition}] is of a release "
+                "without the Kafka port: update all coordinators of the fleet before "
+                "kafka.port.listen is set at one"
+            )
+        )
+
+    def _put(self, delivery: Delivery | Relayed) -> None:
+        self.waiting.append(delivery)
+        self.arrived_records += delivery.records
+        self.arrived.set()
+
+    @property
+    def on_way_records(self) -> int:
+        """Records that are acquired for the member, and whose commit is not durable yet."""
+        return self.session.credit.delivered_records - self.arrived_records
 
     def taken_back(self, key: PartitionKey, ranges: Sequence[TakenBack]) -> None:
         """Locks ended: what waits under them is not fetched, and nothing of them is held."""
         lost = [HeldRange(*taken[1:4]) for taken in ranges]
         tokens = {each.lock_token for each in lost}
-        kept: list[Delivery] = []
+        kept: list[Delivery | Relayed] = []
         for each in self.waiting:
-            if each.key == key and any(one.lock_token in tokens for one in each.ranges):
+            of_key = each.key.log_id == key.log_id
+            if of_key and any(one.lock_token in tokens for one in each.ranges):
                 self._hand_back(each)
             else:
                 kept.append(each)
@@ -137,7 +159,7 @@ class KafkaMember:
 
     # -- fetches and acknowledgements ------------------------------------------------------------
 
-    def take(self, now_ms: int) -> list[Delivery]:
+    def take(self, now_ms: int) -> list[Delivery | Relayed]:
         """The deliveries that wait; from now on the member holds them."""
         found, self.waiting = self.waiting, []
         for each in found:
@@ -146,17 +168,21 @@ class KafkaMember:
                 book.put(one.first, one.last, one.lock_token, max(one.deadline_ms, now_ms))
         return found
 
-    async def acknowledge(self, said: Acknowledgements) -> list[PartitionResult]:
-        """Settles what the member says, durably."""
+    def acknowledge(self, said: Acknowledgements) -> asyncio.Future[list[PartitionResult]]:
+        """Settles what the member says; the results come when they are durable."""
         done: asyncio.Future[list[PartitionResult]] = asyncio.get_running_loop().create_future()
-        self.group.acknowledge(self.session, said, Collector(done.set_result))
-        results = await done
-        outcomes = {result.key.log_id: result for result in results}
-        for name, topic_id, partition, ranges in said:
-            result = outcomes.get((name, topic_id, partition))
-            if result is not None and result.error is None:
-                self._follow((name, topic_id, partition), ranges, result.exceptions)
-        return results
+
+        def settled(results: list[PartitionResult]) -> None:
+            outcomes = {result.key.log_id: result for result in results}
+            for name, topic_id, partition, ranges in said:
+                result = outcomes.get((name, topic_id, partition))
+                if result is not None and result.error is None:
+                    self._follow((name, topic_id, partition), ranges, result.exceptions)
+            if not done.done():
+                done.set_result(results)
+
+        self.group.acknowledge(self.session, said, Collector(settled))
+        return done
 
     def _follow(
         self,
@@ -200,5 +226,5 @@ class KafkaMember:
             self.share.ended()
         self.share = None
 
-    def _hand_back(self, delivery: Delivery) -> None:
+    def _hand_back(self, delivery: Delivery | Relayed) -> None:
         self.group.hand_back(self.session, delivery.key, delivery.ranges)

@@ -7,6 +7,13 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from sharecoord.api.checks import (
+    CLIENT_ID_CHARACTERS_MAX,
+    check_group_id,
+    check_member_id,
+    check_text,
+    check_topics,
+)
 from sharecoord.api.kafka.cluster import NO_TIME, Cluster
 from sharecoord.api.kafka.codec import Head, make
 from sharecoord.api.kafka.errors import code_of
@@ -86,14 +93,16 @@ class Membership:
         self._quotas.stream(principal, 1)
         member.share = ShareSession(connection, lambda: self._quotas.stream(principal, -1))
 
-    async def heartbeat(self, head: Head, request: Any, client_id: str, caller: Caller) -> Any:
+    async def heartbeat(
+        self, head: Head, request: Any, client_id: str, caller: Caller, software: str = ""
+    ) -> Any:
         """Answers a heartbeat; errors are told by their code."""
         try:
             if request.member_epoch == LEAVE:
                 self._leave(self.find(request, caller, _HEARTBEAT))
                 return self._answer(head, request.member_id, LEAVE)
             if request.member_epoch == JOIN:
-                member = await self._join(request, client_id, caller)
+                member = await self._join(request, client_id, caller, software)
             else:
                 member = self.find(request, caller, _HEARTBEAT)
                 self._check_epoch(member, request.member_epoch)
@@ -112,17 +121,19 @@ class Membership:
         member.group.expire_later(member.session)
         return self._told(head, member, anew=request.member_epoch != member.epoch)
 
-    async def _join(self, request: Any, client_id: str, caller: Caller) -> KafkaMember:
+    async def _join(
+        self, request: Any, client_id: str, caller: Caller, software: str
+    ) -> KafkaMember:
         key = (request.group_id, request.member_id)
-        topics = tuple(request.subscribed_topic_names or ())
+        topics = check_topics(request.subscribed_topic_names or ())
         # Before anything is made or closed for who may not.
         self._groups.admission.check_join(caller, *key, topics)
         member = self._members.get(key)
         if member is not None and member.share is not None:
             member.close_share()
         command = JoinCommand(
-            member_id=request.member_id,
-            client_id=client_id,
+            member_id=check_member_id(request.member_id),
+            client_id=check_text("client_id", client_id, CLIENT_ID_CHARACTERS_MAX),
             host=caller.address,
             topics=topics,
             mode=AcquireMode.BATCH_OPTIMIZED,
@@ -131,9 +142,11 @@ class Membership:
             credit_records=0,
             credit_bytes=0,
             opens=_OPENS,
+            takes_batches=True,
             caller=caller,
+            software=software,
         )
-        group = await self._groups.open(request.group_id, caller.principal.name)
+        group = await self._groups.open(check_group_id(request.group_id), caller.principal.name)
         member = KafkaMember(group)
         member.group, member.joined, _ = await self._groups.join(key[0], command, member)
         self._members[key] = member
@@ -148,7 +161,7 @@ class Membership:
     def _subscribe(self, member: KafkaMember, request: Any) -> None:
         wanted, session = request.subscribed_topic_names, member.session
         if wanted is not None and frozenset(wanted) != session.topics:
-            self._groups.subscribe(member.group, session, tuple(wanted))
+            self._groups.subscribe(member.group, session, check_topics(wanted))
 
     def _told(self, head: Head, member: KafkaMember, *, anew: bool) -> Any:
         """The answer to a member, with its assignment if it does not know it."""

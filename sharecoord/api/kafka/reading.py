@@ -130,6 +130,8 @@ def _never_null(reader: Reader) -> Reader:
 
 
 def _array(element: Any, kafka_type: str, *, flexible: bool) -> Reader:
+    if kafka_type == "int8":
+        return _small_numbers(flexible=flexible)
     reader = _reader_of(element, kafka_type, flexible=flexible)
 
     def read(data: memoryview, at: int) -> tuple[Any, int]:
@@ -141,6 +143,19 @@ def _array(element: Any, kafka_type: str, *, flexible: bool) -> Reader:
             value, at = reader(data, at)
             found.append(value)
         return tuple(found), at
+
+    return read
+
+
+def _small_numbers(*, flexible: bool) -> Reader:
+    """An array of bytes, read at once: an acknowledgement may have a type for each record."""
+
+    def read(data: memoryview, at: int) -> tuple[Any, int]:
+        count, at = _length(data, at, flexible=flexible, legacy=_INT32)
+        if count < 0:
+            return None, at
+        end = _end(data, at, count)
+        return tuple(data[at:end].cast("b")), end
 
     return read
 

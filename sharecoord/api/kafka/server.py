@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -12,13 +13,16 @@ from kio.schema.errors import ErrorCode
 from sharecoord.api.kafka import codec
 from sharecoord.api.kafka.administration import Administration
 from sharecoord.api.kafka.cluster import Cluster
-from sharecoord.api.kafka.codec import Head, ProtocolError
-from sharecoord.api.kafka.connection import Connection
-from sharecoord.api.kafka.fetching import Fetching, Parts
+from sharecoord.api.kafka.codec import Head
+from sharecoord.api.kafka.configs import Configs
+from sharecoord.api.kafka.connection import Connection, Parts
+from sharecoord.api.kafka.fetching import Fetching
 from sharecoord.api.kafka.listener import Listener
 from sharecoord.api.kafka.login import Access, Login
 from sharecoord.api.kafka.membership import Membership
 from sharecoord.api.kafka.strangers import Strangers
+from sharecoord.api.kafka.topics import Topics
+from sharecoord.api.kafka.unserved import Unserved
 from sharecoord.config.endpoints import TcpAddress
 from sharecoord.config.process_settings import KafkaPortConfig
 from sharecoord.errors import InvalidConfigError
@@ -77,7 +81,8 @@ class KafkaPort:
         self._cluster: Cluster
         self._membership: Membership
         self._fetching: Fetching
-        self._administration: Administration
+        self._unserved = Unserved()
+        self._calls: Mapping[int, Callable[..., Awaitable[Any]]]
 
     async def start(self, address: TcpAddress) -> TcpAddress:
         """Listens; returns where.
@@ -93,10 +98,14 @@ class KafkaPort:
             ) from error
         context, bound = self._coordinator.context, TcpAddress(address.host, port)
         context.tasks.keep("kafka-port", self.listener.run)
-        self._cluster = Cluster(context.catalog, self._cluster_id, bound, context.guard)
+        self._cluster = Cluster(self._cluster_id, bound, context.guard)
         self._membership = Membership(self._coordinator.groups, self._cluster, context.guard.quotas)
         self._fetching = Fetching(context, self._membership, self._cluster)
-        self._administration = Administration(self._operators, self._cluster)
+        self._calls = _calls(
+            Topics(context.catalog, self._cluster, context.guard),
+            Administration(self._operators, self._cluster),
+            Configs(self._operators),
+        )
         return bound
 
     async def close(self) -> None:
@@ -116,14 +125,16 @@ class KafkaPort:
             strangers=self.strangers,
         )
 
-    async def _answer(self, connection: Connection, head: Head, frame: memoryview) -> Parts:
+    async def _answer(
+        self, connection: Connection, head: Head, frame: memoryview
+    ) -> Parts | asyncio.Future[Parts]:
         if not codec.is_served(head):
             if head.api_key == codec.API_VERSIONS:
                 # In the oldest form, which every client reads (KIP-511).
                 oldest = head._replace(version=0)
                 refusal = self._cluster.api_versions(oldest, ErrorCode.unsupported_version)
                 return [codec.answer_of(oldest, refusal)]
-            raise ProtocolError(f"API {head.api_key} version {head.version} is not served here")
+            raise self._unserved.refuse(head, connection.address)
         if head.api_key in _FOR_STRANGERS:
             body = await self._for_strangers(connection, head, frame)
             return [codec.answer_of(head, body)]
@@ -132,38 +143,55 @@ class KafkaPort:
         client_id, request = codec.read(head, frame)
         if head.api_key == codec.SHARE_FETCH:
             return await self._fetching.fetch(head, request, connection, caller)
-        body = await self._body(caller, head, client_id, request)
+        if head.api_key == codec.SHARE_ACKNOWLEDGE:
+            return await self._fetching.acknowledge(head, request, caller)
+        if head.api_key == codec.SHARE_GROUP_HEARTBEAT:
+            software = connection.software
+            body = await self._membership.heartbeat(head, request, client_id, caller, software)
+        else:
+            body = await self._body(head, request, caller)
         return [codec.answer_of(head, body)]
 
     async def _for_strangers(self, connection: Connection, head: Head, frame: memoryview) -> Any:
         _, request = codec.read(head, frame)
         match head.api_key:
             case codec.API_VERSIONS:
-                return self._cluster.api_versions(head)
+                return self._cluster.greeted(head, request, connection)
             case codec.SASL_HANDSHAKE:
                 return connection.login.handshake(head, request)
             case _:
                 return await connection.login.authenticate(head, request)
 
-    async def _body(self, caller: Caller, head: Head, client_id: str, request: Any) -> Any:
+    async def _body(self, head: Head, request: Any, caller: Caller) -> Any:
         match head.api_key:
-            case codec.METADATA:
-                return await self._cluster.metadata(head, request, caller)
             case codec.FIND_COORDINATOR:
                 return self._cluster.find_coordinator(head, request, caller)
             case codec.DESCRIBE_CLUSTER:
-                return self._cluster.describe_cluster(head)
-            case codec.LIST_GROUPS:
-                return await self._administration.list_groups(head, request, caller)
-            case codec.SHARE_GROUP_DESCRIBE:
-                return await self._administration.describe_groups(head, request, caller)
-            case codec.DESCRIBE_SHARE_GROUP_OFFSETS:
-                return await self._administration.describe_offsets(head, request, caller)
-            case codec.DELETE_GROUPS:
-                return await self._administration.delete_groups(head, request, caller)
-            case codec.SHARE_GROUP_HEARTBEAT:
-                return await self._membership.heartbeat(head, request, client_id, caller)
-            case codec.SHARE_ACKNOWLEDGE:
-                return await self._fetching.acknowledge(head, request, caller)
-            case _:
-                raise AssertionError(f"API {head.api_key} is in the table of versions")
+                return self._cluster.describe_cluster(head, request)
+            case codec.PRODUCE:
+                return self._unserved.produced(head, request, caller.address)
+            case codec.FETCH:
+                return await self._unserved.fetched(head, request, caller.address)
+            case key:
+                return await self._calls[key](head, request, caller)
+
+
+def _calls(
+    topics: Topics, administration: Administration, configs: Configs
+) -> dict[int, Callable[..., Awaitable[Any]]]:
+    """What answers questions about topics, and operators, by API."""
+    return {
+        codec.METADATA: topics.metadata,
+        codec.LIST_OFFSETS: topics.list_offsets,
+        codec.DESCRIBE_TOPIC_PARTITIONS: topics.partitions,
+        codec.LIST_GROUPS: administration.list_groups,
+        codec.DESCRIBE_GROUPS: administration.describe_classic,
+        codec.SHARE_GROUP_DESCRIBE: administration.describe_groups,
+        codec.DESCRIBE_SHARE_GROUP_OFFSETS: administration.describe_offsets,
+        codec.ALTER_SHARE_GROUP_OFFSETS: administration.alter_offsets,
+        codec.DELETE_SHARE_GROUP_OFFSETS: administration.delete_offsets,
+        codec.DELETE_GROUPS: administration.delete_groups,
+        codec.DESCRIBE_CONFIGS: configs.describe,
+        codec.INCREMENTAL_ALTER_CONFIGS: configs.alter,
+        codec.LIST_CONFIG_RESOURCES: configs.list_resources,
+    }

@@ -57,7 +57,7 @@ _MEMBERS = columns(
     Column("COORDINATOR", "coordinator_id"),
     "principal",
     Column("ASSIGNMENT", "assignment", lambda m: {t: list(n) for t, n in m.assignment.items()}),
-    "acquired=acquired_records delivered=delivered_total acknowledged=acknowledged_total",
+    "software acquired=acquired_records delivered=delivered_total acknowledged=acknowledged_total",
     "fair_share=fair_share_ratio",
     Column("PAUSED", "paused", lambda member: member.pause and _whom(member.pause)),
 )

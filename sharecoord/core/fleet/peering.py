@@ -26,7 +26,7 @@ from sharecoord.errors import SharecoordError
 
 @dataclass(frozen=True, slots=True)
 class MemberUp:
-    """A member opened its stream at the gateway, or wants other topics than before."""
+    """A member opened its stream at the gateway, or wants other topics or another mode."""
 
     handle: int
     group_id: str
@@ -44,6 +44,8 @@ class MemberUp:
     """Compressions of the record batches that the member opens itself."""
     principal: str = ""
     """Who the member is; "" = not known."""
+    takes_batches: bool = False
+    """Whether the member takes Kafka's record batches alone, and no columns."""
 
 
 class MemberDown(NamedTuple):
@@ -117,7 +119,9 @@ class Relayed:
     send_by_ms: int
     """By the store's clock: later too little of the locks is left, and all goes back unseen."""
     frame: object
-    """The message for the member's stream: bytes over gRPC."""
+    """The message for the member's stream, or Kafka's record batches: bytes over gRPC."""
+    has_batches: bool = False
+    """Whether the frame is record batches."""
 
 
 class Settled(NamedTuple):

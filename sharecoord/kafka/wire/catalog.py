@@ -7,8 +7,8 @@ in order, and a fetch may wait there for records.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import Final, TypeVar
 
 import structlog
 from kio.schema.errors import ErrorCode
@@ -22,10 +22,12 @@ from sharecoord.errors import (
 )
 from sharecoord.kafka.looks import SharedLooks
 from sharecoord.kafka.refusals import DESCRIBE, OFFSETS, Refusals, refused
-from sharecoord.kafka.wire.cluster import GONE, Cluster, FoundOffset, Topic
-from sharecoord.ports import LATEST, OffsetQuery, TopicInfo
+from sharecoord.kafka.wire.cluster import GONE, Cluster, Topic
+from sharecoord.ports import LATEST, FoundOffset, OffsetQuery, TopicInfo
 
 log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
 
 METADATA_TIMEOUT_S: Final = 10.0
 """Longest wait for an answer about topics, of any broker."""
@@ -73,6 +75,10 @@ class WireCatalog:
             else:
                 return self._cluster.cluster_id or ""
 
+    async def names(self) -> list[str]:
+        """All topics that Kafka shows us."""
+        return await self._asked(self._cluster.names())
+
     async def describe(self, topics: Sequence[str]) -> dict[str, TopicInfo]:
         """The topics that exist, with id and partitions."""
         if not topics:
@@ -94,15 +100,19 @@ class WireCatalog:
         self, topics: Sequence[str]
     ) -> Mapping[str, TopicInfo | SharecoordError]:
         """The topics that exist, and why there is no answer for others."""
+        found = await self._asked(self._cluster.describe(topics))
+        answers = {topic: self._answer(topic, each) for topic, each in found.items()}
+        return {topic: answer for topic, answer in answers.items() if answer is not None}
+
+    async def _asked(self, question: Awaitable[T]) -> T:
+        """The answer to a question about topics, while there is time."""
         try:
             async with asyncio.timeout(METADATA_TIMEOUT_S):
-                found = await self._cluster.describe(topics)
+                return await question
         except TimeoutError:
             raise self._unavailable(f"none within {METADATA_TIMEOUT_S:g} s") from None
         except (KafkaUnavailableError, UnauthenticatedError) as error:
             raise self._unavailable(error.message) from error
-        answers = {topic: self._answer(topic, each) for topic, each in found.items()}
-        return {topic: answer for topic, answer in answers.items() if answer is not None}
 
     def _answer(self, name: str, topic: Topic) -> TopicInfo | SharecoordError | None:
         if topic.error is ErrorCode.topic_authorization_failed:
@@ -129,16 +139,16 @@ class WireCatalog:
         """Log start, log end, or the first offset at a time."""
         if not queries:
             return {}
-        found = await self._ask(queries, committed=committed)
+        found = await self.find_offsets(queries, committed=committed)
         late = {q: q._replace(timestamp_ms=LATEST) for q, each in found.items() if each.offset < 0}
         offsets = {q: each.offset for q, each in found.items() if q not in late}
         if late:
-            ends = await self._ask(set(late.values()), committed=committed)
+            ends = await self.find_offsets(set(late.values()), committed=committed)
             offsets |= {q: ends[end].offset for q, end in late.items() if end in ends}
         return offsets
 
-    async def _ask(
-        self, queries: Sequence[OffsetQuery] | set[OffsetQuery], *, committed: bool
+    async def find_offsets(
+        self, queries: Sequence[OffsetQuery] | set[OffsetQuery], *, committed: bool = False
     ) -> dict[OffsetQuery, FoundOffset]:
         """The answers that there are; raises when there is none, unless all partitions are gone."""
         try:

@@ -39,7 +39,7 @@ from sharecoord.kafka.wire.requests import (
     without_doubles,
 )
 from sharecoord.kafka.wire.security import Security
-from sharecoord.ports import OffsetQuery
+from sharecoord.ports import FoundOffset, OffsetQuery
 
 log = structlog.get_logger(__name__)
 
@@ -96,15 +96,6 @@ class EpochEnd(NamedTuple):
     leader_epoch: int
     """The asked epoch or, if it has no records, the next lower one that has some; -1 = none."""
     end_offset: int
-
-
-class FoundOffset(NamedTuple):
-    """An offset that the leader found for a time."""
-
-    offset: int
-    """-1 = no record is so young."""
-    timestamp_ms: int
-    leader_epoch: int
 
 
 class _Round(NamedTuple):
@@ -268,6 +259,20 @@ class Cluster:
         found = [self._broker(endpoint) for endpoint in (*nodes, *first)]
         found.sort(key=lambda broker: broker is not self._answered)
         return found
+
+    async def names(self) -> list[str]:
+        """All topics that a broker shows us, sorted.
+
+        Raises:
+            KafkaUnavailableError: No broker answers.
+            UnauthenticatedError: No broker lets us in.
+        """
+        answer = await self._any_answer(metadata_request(None), MetadataResponse)
+        return sorted(
+            topic.name
+            for topic in answer.topics
+            if topic.name is not None and topic.error_code not in GONE
+        )
 
     async def describe(self, topics: Iterable[str]) -> dict[str, Topic]:
         """Topics as a broker has them after this call; the question waits for no other.

@@ -25,12 +25,13 @@ def place_of(each: object) -> tuple[str, int]:
     return topic, partition
 
 
-def metadata_request(names: Iterable[str]) -> MetadataRequest:
-    """A question about topics, and about all brokers."""
+def metadata_request(names: Iterable[str] | None) -> MetadataRequest:
+    """A question about topics, None = all, and about all brokers."""
+    topics = None if names is None else sorted(names)
     return MetadataRequest(
-        topics=tuple(
-            MetadataRequestTopic(topic_id=None, name=KioTopicName(name)) for name in sorted(names)
-        ),
+        topics=None
+        if topics is None
+        else tuple(MetadataRequestTopic(topic_id=None, name=KioTopicName(name)) for name in topics),
         allow_auto_topic_creation=False,
         include_topic_authorized_operations=False,
     )

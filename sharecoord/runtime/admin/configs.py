@@ -9,6 +9,7 @@ from sharecoord.config.group import (
     GROUP_SETTINGS,
     GroupConfig,
     GroupConfigEntry,
+    hidden_below,
     resolve,
     validate_group_overrides,
 )
@@ -41,9 +42,10 @@ class ConfigCommands(GroupAccess):
         config, unused = self._resolved(groups.get(group_id))
         problems = {each.name: each for each in unused}
         entries = [
-            entry._replace(problem=problems.pop(entry.name).why)
-            if entry.name in problems
-            else entry
+            entry._replace(
+                problem=problems.pop(entry.name).why if entry.name in problems else "",
+                hidden=hidden_below(entry.source, entry.name, self._context.group_defaults),
+            )
             for entry in config.entries()
         ]
         entries += [

@@ -46,6 +46,7 @@ class MemberView:
     pause: Pause | None = None
     coordinator_id: str = ""
     principal: str = ""
+    software: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,6 +299,7 @@ class Description:
                     pause=pauses.group or pauses.of_member(member.member_id),
                     coordinator_id=member.gateway,
                     principal=member.principal,
+                    software="" if session is None else session.software,
                 )
             )
         return tuple(views)

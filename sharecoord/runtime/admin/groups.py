@@ -30,6 +30,8 @@ class GroupListing:
 
     group_id: str
     state: GroupState
+    has_settings: bool = False
+    """Whether it has settings of its own."""
 
 
 class GroupCommands(GroupAccess):
@@ -39,7 +41,10 @@ class GroupCommands(GroupAccess):
         """All groups by name; with `states` those in one of them."""
         groups, members = await self._load()
         wanted = set(states) or set(GroupState)
-        listed = [GroupListing(name, state_of(members.get(name))) for name in sorted(groups)]
+        listed = [
+            GroupListing(name, state_of(members.get(name)), bool(groups[name].config))
+            for name in sorted(groups)
+        ]
         return [group for group in listed if group.state in wanted]
 
     async def delete_groups(self, group_ids: Sequence[str]) -> dict[str, SharecoordError | None]:

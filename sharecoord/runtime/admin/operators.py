@@ -229,8 +229,12 @@ class Operators:
         made.made_by = name
         await self._context.caller.call(store.ensure_group, made.group_id, made_by=name)
 
+    def may(self, caller: Caller, action: Action, group_id: str) -> bool:
+        """Whether a caller may do something with a group; the audit trail does not hear of it."""
+        return self._guard.decide(caller, action, group(group_id)).is_allowed
+
     def _may_see(self, caller: Caller, group_id: str) -> bool:
-        return self._guard.decide(caller, Action.DESCRIBE, group(group_id)).is_allowed
+        return self.may(caller, Action.DESCRIBE, group_id)
 
     async def _described(
         self, caller: Caller, group_ids: Sequence[str] = (), **options: bool

@@ -160,7 +160,7 @@ class ResetCommands(GroupAccess):
         await self._context.caller.call(self._context.store.open_partitions, keys)
 
     async def delete_offsets(
-        self, group_id: str, topics: Sequence[str]
+        self, group_id: str, topics: Sequence[str], *, only_empty: bool = False
     ) -> dict[str, SharecoordError | None]:
         """Forgets the state of whole topics; the reset policy decides where they start again.
 
@@ -168,12 +168,15 @@ class ResetCommands(GroupAccess):
 
         Raises:
             GroupNotFoundError: There is no such group.
-            GroupNotEmptyError: A member subscribes to one of the topics.
+            GroupNotEmptyError: A member subscribes to one of the topics; with `only_empty` there
+                is a member at all.
             InvalidRequestError: No topic is named.
         """
         if not topics:
             raise InvalidRequestError("topics is empty; name one topic at least")
         _, members = await self._existing(group_id)
+        if members and only_empty:
+            raise not_empty(group_id, len(members), "; stop them first")
         for topic in topics:
             count = sum(topic in member.topics for member in members)
             if count:

@@ -177,6 +177,7 @@ class Gateway(OwnerLinks):
             _entries(group.group_id, session.away.shown()),
             session.opens,
             session.principal,
+            session.takes_batches,
         )
 
     def introduce_anew(self, group: Group, session: Session) -> None:

@@ -49,11 +49,12 @@ log = structlog.get_logger(__name__)
 class LentChannel:
     """A `MemberChannel` that leads to the member's gateway."""
 
-    __slots__ = ("_handle", "_link")
+    __slots__ = ("_handle", "_link", "_takes_batches")
 
-    def __init__(self, link: GatewayLink, handle: int) -> None:
+    def __init__(self, link: GatewayLink, handle: int, *, takes_batches: bool) -> None:
         self._link = link
         self._handle = handle
+        self._takes_batches = takes_batches
 
     @property
     def unsent_bytes(self) -> int:
@@ -77,7 +78,8 @@ class LentChannel:
                 delivery.records,
                 delivery.size_bytes,
                 clock.to_store((now_ms + ends_ms) // 2),
-                way.frame(delivery, now_ms),
+                way.batches(delivery) if self._takes_batches else way.frame(delivery, now_ms),
+                self._takes_batches,
             )
         )
 
@@ -187,9 +189,10 @@ class GatewayLink:
             lock_book=_lock_book(up.lock_book),
             book_epochs=book_epochs,
             opens=up.opens,
+            takes_batches=up.takes_batches,
             principal=up.principal,
         )
-        channel = LentChannel(self, up.handle)
+        channel = LentChannel(self, up.handle, takes_batches=up.takes_batches)
         lost: Sequence[LostRange] = ()
         try:
             group, session, lost = await self._groups.admit(
@@ -240,7 +243,7 @@ class GatewayLink:
         elif isinstance(item, Settle):
             self._settle(group, session, item)
         else:
-            session.paused = item.paused
+            session.paused, session.mode = item.paused, item.mode
             group.subscribe(session, item.topics)
 
     def _lend(self, group: GroupActor, session: Session, lend: Lend) -> None:

@@ -223,7 +223,9 @@ class GroupActor(Group):
             comparison=Comparison(pending=True, epochs=command.book_epochs),
             gateway=gateway,
             away=Away.after(former) if self.context.in_fleet and not gateway else None,
+            software=command.software,
             opens=command.opens,
+            takes_batches=command.takes_batches,
             caller=command.caller,
             principal=command.principal_name,
         )

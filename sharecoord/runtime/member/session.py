@@ -55,10 +55,14 @@ class JoinCommand:
     another coordinator served when the gateway wrote the book may be missing. None = all."""
     opens: frozenset[int] = frozenset()
     """See `Session.opens`."""
+    takes_batches: bool = False
+    """See `Session.takes_batches`."""
     caller: Caller | None = None
     """Who joins; None = another coordinator has let the member in."""
     principal: str = ""
     """Whom that other coordinator has let in; "" = it does not say."""
+    software: str = ""
+    """See `Session.software`."""
 
     @property
     def stored_principal(self) -> str:
@@ -320,9 +324,13 @@ class Session:
     says. "" = anybody may be it, who may be a member."""
     records_max: int | None = None
     """Its part of its principal's quota of records in flight; None = there is none."""
+    software: str = ""
+    """Name and version of the member's client, as it gives them itself; "" = not known."""
     opens: frozenset[int] = frozenset()
     """Compressions (Kafka's numbers, 0 = none) of the record batches that the member can open;
     empty = it gets columns only."""
+    takes_batches: bool = False
+    """Whether the member takes Kafka's record batches alone, and no columns."""
 
     @property
     def is_lent(self) -> bool:

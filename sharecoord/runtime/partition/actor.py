@@ -260,7 +260,11 @@ class PartitionActor(ClaimedPartition):
             return 0
         window, end_before = partition.window, partition.window.end_offset
         found = self.payloads.candidates(
-            session.member_id, max_records, short=short, whole=bool(opens)
+            session.member_id,
+            max_records,
+            short=short,
+            whole=bool(opens),
+            soft=session.mode is AcquireMode.BATCH_OPTIMIZED,
         )
         decision = partition.decide_acquire(
             now_ms,

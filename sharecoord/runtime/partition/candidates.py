@@ -94,12 +94,14 @@ def candidates(
     lookahead: int,
     with_fresh: bool,
     whole: bool,
+    soft: bool,
 ) -> Candidates:
     """Looks for records for a member.
 
     The last range may exceed `max_records`. `lookahead` is the number of due records that one
     re-read may serve; `with_fresh` tells whether new records are wanted as well, and `whole`
-    whether the member may get raw batches as they are.
+    whether the member may get raw batches as they are. With `soft` the new records end where the
+    log's batch ends that has the last wanted one (KIP-1206, batch_optimized).
     """
     batch, found = _Batch(whole=whole), _Due([], [], [], [])
     if partition.window.due:
@@ -112,7 +114,7 @@ def candidates(
     unreadable = None
     if with_fresh:
         try:
-            fresh.extend(_fresh_runs(partition, cache, clock, batch, max_records))
+            fresh.extend(_fresh_runs(partition, cache, clock, batch, max_records, soft=soft))
         except UnreadableRecordsError as error:
             # The records before go out first.
             unreadable = None if fresh else error
@@ -182,6 +184,8 @@ def _fresh_runs(
     clock: RuntimeClock,
     batch: _Batch,
     max_records: int,
+    *,
+    soft: bool,
 ) -> Iterator[Run]:
     """Runs of new records from the window's end on; records that wait do not count.
 
@@ -198,6 +202,10 @@ def _fresh_runs(
         for first, last, at_ms in _by_time(chunk, runs, clock) if timed else _untimed(runs):
             if not batch.takes(chunk, first, last):
                 return
+            if not at_ms and soft:
+                last_wanted = first + max_records - records - 1
+                raw = chunk.batch_of(last_wanted) if last_wanted < last else None
+                last = min(last, last_wanted if raw is None else raw.last)
             end = last if at_ms else batch.cut(chunk, first, last, max_records - records)
             if end < first:
                 return

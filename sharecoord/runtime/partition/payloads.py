@@ -49,12 +49,13 @@ class Payloads:
         """Loop time before which new records are not looked at: they can not be opened."""
 
     def candidates(
-        self, member_id: str, max_records: int, *, short: bool, whole: bool
+        self, member_id: str, max_records: int, *, short: bool, whole: bool, soft: bool
     ) -> Candidates:
         """Finds records for a member; asks for payloads that must be read again first.
 
         With `short` memory only few due records are taken, and no new ones. With `whole` the member
-        may get raw batches as they are.
+        may get raw batches as they are, and with `soft` more than `max_records`, up to the end of a
+        batch.
         """
         part = self._part
         assert part.partition is not None, "active"
@@ -67,6 +68,7 @@ class Payloads:
             lookahead=LIFELINE_RECORDS if short else DUE_LOOKAHEAD_RECORDS,
             with_fresh=bool(self._log.fresh.records) and not short and self._may_open(),
             whole=whole,
+            soft=soft,
         )
         if found.unreadable is not None:
             self._stands_still(found.unreadable)

@@ -59,7 +59,7 @@ class Proof(_message.Message):
     def __init__(self, proof: _Optional[bytes] = ...) -> None: ...
 
 class MemberUp(_message.Message):
-    __slots__ = ("handle", "group_id", "member_id", "member_epoch", "client_id", "host", "topics", "acquire_mode", "max_poll_records", "paused", "lock_book", "opens", "principal")
+    __slots__ = ("handle", "group_id", "member_id", "member_epoch", "client_id", "host", "topics", "acquire_mode", "max_poll_records", "paused", "lock_book", "opens", "principal", "takes_batches")
     HANDLE_FIELD_NUMBER: _ClassVar[int]
     GROUP_ID_FIELD_NUMBER: _ClassVar[int]
     MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -73,6 +73,7 @@ class MemberUp(_message.Message):
     LOCK_BOOK_FIELD_NUMBER: _ClassVar[int]
     OPENS_FIELD_NUMBER: _ClassVar[int]
     PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
+    TAKES_BATCHES_FIELD_NUMBER: _ClassVar[int]
     handle: int
     group_id: str
     member_id: str
@@ -86,7 +87,8 @@ class MemberUp(_message.Message):
     lock_book: _containers.RepeatedCompositeFieldContainer[_share_types_pb2.HeldRange]
     opens: _containers.RepeatedScalarFieldContainer[_share_types_pb2.Compression]
     principal: str
-    def __init__(self, handle: _Optional[int] = ..., group_id: _Optional[str] = ..., member_id: _Optional[str] = ..., member_epoch: _Optional[int] = ..., client_id: _Optional[str] = ..., host: _Optional[str] = ..., topics: _Optional[_Iterable[str]] = ..., acquire_mode: _Optional[_Union[_share_types_pb2.AcquireMode, str]] = ..., max_poll_records: _Optional[int] = ..., paused: _Optional[_Iterable[_Union[_share_types_pb2.TopicPartition, _Mapping]]] = ..., lock_book: _Optional[_Iterable[_Union[_share_types_pb2.HeldRange, _Mapping]]] = ..., opens: _Optional[_Iterable[_Union[_share_types_pb2.Compression, str]]] = ..., principal: _Optional[str] = ...) -> None: ...
+    takes_batches: bool
+    def __init__(self, handle: _Optional[int] = ..., group_id: _Optional[str] = ..., member_id: _Optional[str] = ..., member_epoch: _Optional[int] = ..., client_id: _Optional[str] = ..., host: _Optional[str] = ..., topics: _Optional[_Iterable[str]] = ..., acquire_mode: _Optional[_Union[_share_types_pb2.AcquireMode, str]] = ..., max_poll_records: _Optional[int] = ..., paused: _Optional[_Iterable[_Union[_share_types_pb2.TopicPartition, _Mapping]]] = ..., lock_book: _Optional[_Iterable[_Union[_share_types_pb2.HeldRange, _Mapping]]] = ..., opens: _Optional[_Iterable[_Union[_share_types_pb2.Compression, str]]] = ..., principal: _Optional[str] = ..., takes_batches: bool = ...) -> None: ...
 
 class MemberDown(_message.Message):
     __slots__ = ("handle", "left", "lock_book")
@@ -209,7 +211,7 @@ class Accepted(_message.Message):
     def __init__(self) -> None: ...
 
 class Deliver(_message.Message):
-    __slots__ = ("handle", "partition", "ranges", "records", "credit_bytes", "frame", "send_by_ms")
+    __slots__ = ("handle", "partition", "ranges", "records", "credit_bytes", "frame", "send_by_ms", "has_batches")
     HANDLE_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     RANGES_FIELD_NUMBER: _ClassVar[int]
@@ -217,6 +219,7 @@ class Deliver(_message.Message):
     CREDIT_BYTES_FIELD_NUMBER: _ClassVar[int]
     FRAME_FIELD_NUMBER: _ClassVar[int]
     SEND_BY_MS_FIELD_NUMBER: _ClassVar[int]
+    HAS_BATCHES_FIELD_NUMBER: _ClassVar[int]
     handle: int
     partition: _share_types_pb2.TopicPartition
     ranges: _containers.RepeatedCompositeFieldContainer[_share_types_pb2.AcquiredRange]
@@ -224,7 +227,8 @@ class Deliver(_message.Message):
     credit_bytes: int
     frame: bytes
     send_by_ms: int
-    def __init__(self, handle: _Optional[int] = ..., partition: _Optional[_Union[_share_types_pb2.TopicPartition, _Mapping]] = ..., ranges: _Optional[_Iterable[_Union[_share_types_pb2.AcquiredRange, _Mapping]]] = ..., records: _Optional[int] = ..., credit_bytes: _Optional[int] = ..., frame: _Optional[bytes] = ..., send_by_ms: _Optional[int] = ...) -> None: ...
+    has_batches: bool
+    def __init__(self, handle: _Optional[int] = ..., partition: _Optional[_Union[_share_types_pb2.TopicPartition, _Mapping]] = ..., ranges: _Optional[_Iterable[_Union[_share_types_pb2.AcquiredRange, _Mapping]]] = ..., records: _Optional[int] = ..., credit_bytes: _Optional[int] = ..., frame: _Optional[bytes] = ..., send_by_ms: _Optional[int] = ..., has_batches: bool = ...) -> None: ...
 
 class Settled(_message.Message):
     __slots__ = ("handle", "relay_id", "outcome", "records")

@@ -34,7 +34,10 @@ async def test_groups_are_listed_by_name_and_state(bench: Bench) -> None:
     await bench.member(group="b")
     await bench.admin.alter_group_configs("a", {LOCK: "20000"}, [])
     listed = await bench.admin.list_groups()
-    assert listed == [GroupListing("a", GroupState.EMPTY), GroupListing("b", GroupState.STABLE)]
+    assert listed == [
+        GroupListing("a", GroupState.EMPTY, has_settings=True),
+        GroupListing("b", GroupState.STABLE),
+    ]
     assert await bench.admin.list_groups([GroupState.EMPTY]) == listed[:1]
     assert await bench.admin.list_groups([GroupState.DEAD]) == []
 

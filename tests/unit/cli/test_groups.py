@@ -45,8 +45,9 @@ FRESH = PartitionOffsets("orders", 1, log_end_offset=7)
 FULL = PartitionOffsets("orders", 2, start_offset=5, log_end_offset=9, lag=4, window_full_at=5)
 STOPPED = PartitionOffsets("orders", 3, start_offset=5, stopped_reason="LOG_REGRESSED")
 MEMBER = MemberDescription(
-    "m-1", 3, "worker", "127.0.0.1:5000", {"orders": (0, 1), "bills": (0,)}, 20, 120, 100, 0.98
-)
+    "m-1", 3, "worker", "127.0.0.1:5000", {"orders": (0, 1), "bills": (0,)}, 20, 120, 100, 0.98,
+    software="librdkafka 2.16.0",
+)  # fmt: skip
 WORKERS = GroupDescription(
     "workers", GroupState.STABLE, 7, "c1", 1, (MEMBER,), (ORDERS, FRESH), 0.999
 )
@@ -199,10 +200,13 @@ def test_describe_members() -> None:
     result = run("groups", "--describe", "--group", "workers", "--members", admin=admin)
     assert [line.split() for line in result.stdout.splitlines()] == [
         words(
-            "GROUP CONSUMER-ID HOST CLIENT-ID #PARTITIONS ASSIGNMENT ACQUIRED DELIVERED "
+            "GROUP CONSUMER-ID HOST CLIENT-ID #PARTITIONS ASSIGNMENT SOFTWARE ACQUIRED DELIVERED "
             "ACKNOWLEDGED FAIR-SHARE PAUSED"
         ),
-        words("workers m-1 127.0.0.1:5000 worker 3 orders:0,1;bills:0 20 120 100 0.980 -"),
+        words(
+            "workers m-1 127.0.0.1:5000 worker 3 orders:0,1;bills:0 librdkafka 2.16.0 20 120 100 "
+            "0.980 -"
+        ),
     ]
     assert admin.calls[0][2] == {"members": True, "offsets": False}
     verbose = run("groups", "--describe", "--group", "g", "--members", "--verbose", admin=admin)
@@ -228,7 +232,7 @@ def test_a_member_of_another_coordinator_has_no_figures_of_its_stream() -> None:
     described = GroupDescription("g", GroupState.STABLE, member_count=1, members=(member,))
     admin = FakeAdmin(describe_groups=[described])
     result = run("groups", "--describe", "--group", "g", "--members", "--verbose", admin=admin)
-    assert result.stdout.splitlines()[1].split() == words("g m h worker 0 7 b - - 20 - - - -")
+    assert result.stdout.splitlines()[1].split() == words("g m h worker 0 7 b - - - 20 - - - -")
 
 
 def test_describe_state() -> None:

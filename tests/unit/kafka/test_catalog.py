@@ -43,7 +43,7 @@ class FakeAdmin:
         }
 
     def list_offsets(self, places: Any, **_: Any) -> dict[Any, Future[Any]]:
-        there = SimpleNamespace(offset=7)
+        there = SimpleNamespace(offset=7, timestamp=-1, leader_epoch=0)
         return {
             place: ended(there if self.says[place.topic] is None else self.says[place.topic])
             for place in places

@@ -50,7 +50,12 @@ def made(*chunks: RecordChunk) -> tuple[SharePartition, RecordCache]:
 
 
 def look(
-    partition: SharePartition, cache: RecordCache, count: int = 100, *, whole: bool = False
+    partition: SharePartition,
+    cache: RecordCache,
+    count: int = 100,
+    *,
+    whole: bool = False,
+    soft: bool = False,
 ) -> Candidates:
     return candidates(
         partition,
@@ -61,6 +66,7 @@ def look(
         lookahead=2_000,
         with_fresh=True,
         whole=whole,
+        soft=soft,
     )
 
 
@@ -129,10 +135,31 @@ def test_a_batch_has_a_record_of_any_size() -> None:
         partition.apply(decision)
 
 
+def raw_tens(records: list[Rec]) -> list[RecordChunk]:
+    """Records as a broker sends them, ten to a batch."""
+    tens = (batch(records[at : at + 10]) for at in range(0, len(records), 10))
+    data = memoryview(b"".join(tens))
+    source = Source(("t", 0), OpenBatches())
+    return list(LogBytes(source, 0, committed=True).take(data, ()).chunks)
+
+
+@pytest.mark.parametrize(
+    ("count", "end"), [(1, 9), (9, 9), (10, 9), (11, 19), (29, 29), (30, 29), (500, 29)]
+)
+def test_a_soft_limit_ends_with_the_batch_that_reaches_it(count: int, end: int) -> None:
+    """As `lastOffsetFromBatchWithRequestOffset` of a broker (KIP-1206)."""
+    partition, cache = made(*raw_tens([Rec(n, b"x") for n in range(30)]))
+    found = look(partition, cache, count, whole=True, soft=True)
+    assert [(found.fresh[0].first, found.fresh[-1].last)] == [(0, end)]
+
+
+def test_a_soft_limit_is_strict_where_no_batches_are_known() -> None:
+    partition, cache = made(chunk_of(*range(30), covers_from=0))
+    assert [(run.first, run.last) for run in look(partition, cache, 4, soft=True).fresh] == [(0, 3)]
+
+
 def test_a_raw_batch_that_stays_whole_is_not_cut() -> None:
-    records = [Rec(n, b"x" * (DELIVERY_BYTES_MAX // 8)) for n in range(30)]
-    data = memoryview(b"".join(batch(records[at : at + 10]) for at in range(0, 30, 10)))
-    chunks = LogBytes(Source(("t", 0), OpenBatches()), 0, committed=True).take(data, ()).chunks
+    chunks = raw_tens([Rec(n, b"x" * (DELIVERY_BYTES_MAX // 8)) for n in range(30)])
     partition, cache = made(*chunks)
     assert [(run.first, run.last) for run in look(partition, cache).fresh] == [(0, 6)]
     found = look(partition, cache, whole=True)

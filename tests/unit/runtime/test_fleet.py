@@ -49,10 +49,13 @@ async def test_all_owners_together_keep_to_a_members_credit() -> None:
 
 
 @virtual
-async def test_whole_runs_may_pass_what_was_lent_and_are_taken_from_the_credit() -> None:
-    """BATCH_OPTIMIZED is soft by one run of records (KIP-1206), whoever the owner is."""
+async def test_whole_batches_may_pass_what_was_lent_and_are_taken_from_the_credit() -> None:
+    """What was acquired together comes again together (KIP-1206), whoever the owner is."""
     world = world_with(50, partitions=PARTITIONS)
     async with fleet_of(world, "a", "b", "c") as fleet:
+        first = await world.joined(fleet.all["a"], "m1", max_poll_records=1000)
+        await first.take(50 * PARTITIONS)
+        first.leave()
         mode = AcquireMode.BATCH_OPTIMIZED
         member = await world.joined(fleet.all["a"], mode=mode, max_poll_records=3, credit=7)
         await until(lambda: member.received >= 7, step_s=0.001)
@@ -69,7 +72,7 @@ async def test_whole_runs_may_pass_what_was_lent_and_are_taken_from_the_credit()
             assert delivery.records == 50
             taken.append(delivery)
             await member.settle(delivery)
-        assert counts(*taken) == {1}
+        assert counts(*taken) == {2}
         assert session.credit.delivered_records == 50 * PARTITIONS
 
 

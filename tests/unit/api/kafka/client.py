@@ -43,18 +43,20 @@ class Fetched(NamedTuple):
 
 
 class Client:
-    """One connection; requests are answered one by one."""
+    """One connection; answers come in the order of the requests."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self.writer = reader, writer
         self.topic_id: UUID | None = None
+        self._turn = asyncio.Lock()
         self._group, self._member = "g", "m"
 
     async def raw(self, frame: bytes) -> bytes:
         """Sends a request and returns its answer, both without their lengths."""
         self.writer.write(struct.pack(">i", len(frame)) + frame)
-        (size,) = struct.unpack(">i", await self._reader.readexactly(4))
-        return await self._reader.readexactly(size)
+        async with self._turn:
+            (size,) = struct.unpack(">i", await self._reader.readexactly(4))
+            return await self._reader.readexactly(size)
 
     async def ask(self, api_key: int, version: int, **values: Any) -> Any:
         """Sends a request; returns its answer as kio reads it."""
@@ -225,20 +227,30 @@ class Port:
 
 
 @contextlib.asynccontextmanager
+async def port_at(world: World, coordinator: Coordinator, **options: Any) -> AsyncIterator[Port]:
+    """The Kafka port of a coordinator that runs; it gets these options."""
+    operators = Operators(admin_of(coordinator), coordinator)
+    port = KafkaPort(
+        coordinator,
+        operators,
+        world.log.cluster,
+        request_bytes_max=REQUEST_BYTES_MAX,
+        **options,
+    )
+    made = Port(world, coordinator, port, await port.start(TcpAddress("127.0.0.1", 0)))
+    try:
+        yield made
+    finally:
+        await made.close()
+        await port.close()
+
+
+@contextlib.asynccontextmanager
 async def port_of(world: World, **options: Any) -> AsyncIterator[Port]:
     """A coordinator of this world with a Kafka port, which gets these options."""
-    async with running(world) as coordinator, asyncio.timeout(30):
-        operators = Operators(admin_of(coordinator), coordinator)
-        port = KafkaPort(
-            coordinator,
-            operators,
-            world.log.cluster,
-            request_bytes_max=REQUEST_BYTES_MAX,
-            **options,
-        )
-        made = Port(world, coordinator, port, await port.start(TcpAddress("127.0.0.1", 0)))
-        try:
-            yield made
-        finally:
-            await made.close()
-            await port.close()
+    async with (
+        running(world) as coordinator,
+        asyncio.timeout(30),
+        port_at(world, coordinator, **options) as port,
+    ):
+        yield port

@@ -49,7 +49,7 @@ def _any_of(kind: Any, kafka_type: str, chance: random.Random) -> Any:
     match kafka_type:
         case "string":
             return "grüße"[: chance.randrange(6)] * chance.choice([1, 40])
-        case "bytes":
+        case "bytes" | "records":
             return chance.randbytes(chance.randrange(300))
         case "bool":
             return chance.random() < 0.5

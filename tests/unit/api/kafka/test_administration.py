@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -10,8 +11,15 @@ from kio.index import load_request_schema
 from tests.unit.api.kafka.client import ACCEPT, Client, port_of
 from tests.unit.runtime.worlds import world_with
 
-LIST_GROUPS, DELETE_GROUPS, DESCRIBE_CLUSTER, DESCRIBE, OFFSETS = 16, 42, 60, 77, 90
+DESCRIBE_CLASSIC, LIST_GROUPS, DELETE_GROUPS, DESCRIBE_CLUSTER = 15, 16, 42, 60
+DESCRIBE, OFFSETS, ALTER_OFFSETS, DELETE_OFFSETS = 77, 90, 91, 92
+OK, UNKNOWN_TOPIC, INVALID_GROUP_ID, INVALID_REQUEST = 0, 3, 24, 42
 NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND = 68, 69
+NOT_ASKED = -(2**31)
+
+
+def module_of(api_key: int, version: int) -> Any:
+    return sys.modules[load_request_schema(api_key, version).__module__]
 
 
 async def listed(client: Client, **filters: tuple[str, ...]) -> list[tuple[str, str, str]]:
@@ -25,7 +33,7 @@ async def listed(client: Client, **filters: tuple[str, ...]) -> list[tuple[str, 
 async def test_groups_are_listed_by_type_and_state() -> None:
     async with port_of(world_with(3)) as port:
         member = await port.joined()
-        found = [("g", "Stable", "Share")]
+        found = [("g", "Stable", "share")]
         assert await listed(member) == found
         assert await listed(member, types_filter=("Share", "Classic")) == found
         assert await listed(member, types_filter=("Consumer",)) == []
@@ -45,16 +53,14 @@ async def test_members_are_described_and_each_group_is_answered_by_itself() -> N
         assert (found.error_code.value, found.group_state) == (0, "Stable")
         (shown,) = found.members
         assert (shown.member_id, shown.client_id) == ("m", "c")
-        assert shown.client_host.startswith("/127.0.0.1:")
+        assert shown.client_host == "/127.0.0.1"
         (topic,) = shown.assignment.topic_partitions
         assert (topic.topic_name, topic.topic_id) == ("orders", member.topic_id)
         assert topic.partitions == (0, 1)
 
 
 def asked_offsets(topics: tuple[tuple[str, tuple[int, ...]], ...] | None) -> Any:
-    import sys
-
-    module = sys.modules[load_request_schema(OFFSETS, 1).__module__]
+    module = module_of(OFFSETS, 1)
     wanted = (
         None
         if topics is None
@@ -117,3 +123,145 @@ async def test_the_cluster_has_one_broker_here() -> None:
         (broker,) = answer.brokers
         assert (broker.host, broker.port) == (port.address.host, port.address.port)
         assert (answer.cluster_id, answer.controller_id) == (port.world.log.cluster, 1)
+
+
+Told = tuple[int, dict[tuple[str, int], int]]
+"""The error code of a whole request, and that of each place."""
+
+
+async def altered(client: Client, group: str, *places: tuple[str, int, int]) -> Told:
+    """Sets start offsets."""
+    module = module_of(ALTER_OFFSETS, 0)
+    topics = tuple(
+        module.AlterShareGroupOffsetsRequestTopic(
+            topic_name=topic,
+            partitions=(
+                module.AlterShareGroupOffsetsRequestPartition(
+                    partition_index=number, start_offset=offset
+                ),
+            ),
+        )
+        for topic, number, offset in places
+    )
+    answer = await client.ask(ALTER_OFFSETS, 0, group_id=group, topics=topics)
+    return answer.error_code.value, {
+        (topic.topic_name, part.partition_index): part.error_code.value
+        for topic in answer.responses
+        for part in topic.partitions
+    }
+
+
+async def forgotten(client: Client, group: str, *topics: str) -> tuple[int, dict[str, int]]:
+    """Deletes offsets."""
+    module = module_of(DELETE_OFFSETS, 0)
+    asked = tuple(module.DeleteShareGroupOffsetsRequestTopic(topic_name=each) for each in topics)
+    answer = await client.ask(DELETE_OFFSETS, 0, group_id=group, topics=asked)
+    return answer.error_code.value, {
+        each.topic_name: each.error_code.value for each in answer.responses
+    }
+
+
+async def starts(client: Client, group: str = "g") -> dict[tuple[str, int], int]:
+    of = module_of(OFFSETS, 1).DescribeShareGroupOffsetsRequestGroup
+    answer = await client.ask(OFFSETS, 1, groups=(of(group_id=group, topics=None),))
+    (found,) = answer.groups
+    assert found.error_code.value == OK
+    return {
+        (topic.topic_name, part.partition_index): part.start_offset
+        for topic in found.topics
+        for part in topic.partitions
+    }
+
+
+async def test_start_offsets_are_altered_and_make_groups() -> None:
+    async with port_of(world_with(6, partitions=2)) as port:
+        client = await port.connect()
+        found = await altered(client, "g", ("orders", 0, 4), ("orders", 9, 1), ("none", 0, 1))
+        assert found == (
+            OK,
+            {("orders", 0): OK, ("orders", 9): UNKNOWN_TOPIC, ("none", 0): UNKNOWN_TOPIC},
+        )
+        assert (await starts(client))["orders", 0] == 4
+        # A start is never beyond the log's ends.
+        assert await altered(client, "g", ("orders", 0, 99)) == (OK, {("orders", 0): OK})
+        assert (await starts(client))["orders", 0] == 6
+        found = await altered(client, "g", ("orders", 0, -1), ("orders", 1, 2))
+        assert found == (OK, {("orders", 0): INVALID_REQUEST, ("orders", 1): OK})
+        assert await starts(client) == {("orders", 0): 6, ("orders", 1): 2}
+        assert await altered(client, "g") == (OK, {})
+
+
+async def test_groups_with_members_keep_their_offsets() -> None:
+    async with port_of(world_with(6)) as port:
+        member, place = await port.joined(), ("orders", 0, 2)
+        assert await altered(member, "g", place) == (NON_EMPTY_GROUP, {})
+        assert await forgotten(member, "g", "orders") == (NON_EMPTY_GROUP, {})
+        # As at a broker, also where nobody subscribes to the topic.
+        assert await forgotten(member, "g", "other") == (NON_EMPTY_GROUP, {})
+        await member.heartbeat(-1)
+        assert await altered(member, "g", place) == (OK, {("orders", 0): OK})
+        assert await starts(member) == {("orders", 0): 2}
+
+
+async def test_offsets_of_topics_are_forgotten() -> None:
+    async with port_of(world_with(6)) as port:
+        client = await port.connect()
+        await altered(client, "g", ("orders", 0, 2))
+        assert await forgotten(client, "g", "orders", "other", "orders") == (
+            OK,
+            {"orders": OK, "other": UNKNOWN_TOPIC},
+        )
+        assert await starts(client) == {}
+        assert await forgotten(client, "g") == (OK, {})
+        for topics in ((), ("orders",)):
+            assert await forgotten(client, "none", *topics) == (GROUP_ID_NOT_FOUND, {})
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [("", INVALID_GROUP_ID), ("x" * 250, INVALID_REQUEST), ("a\nb", INVALID_REQUEST)],
+)
+async def test_names_that_no_group_may_have_make_none(name: str, code: int) -> None:
+    async with port_of(world_with(6)) as port:
+        client = await port.connect()
+        assert await altered(client, name, ("orders", 0, 2)) == (code, {})
+        assert (await forgotten(client, name, "orders"))[0] == code
+        assert await listed(client) == []
+
+
+async def test_of_a_group_that_does_not_exist_no_offsets_are_known() -> None:
+    """A broker calls that no error, either."""
+    async with port_of(world_with(6)) as port:
+        client = await port.connect()
+        assert await starts(client, "none") == {}
+        found = await client.ask(OFFSETS, 1, groups=asked_offsets((("orders", (0,)),)))
+        (part,) = found.groups[0].topics[0].partitions
+        assert (part.start_offset, part.lag, part.error_code.value) == (-1, -1, OK)
+
+
+async def test_what_a_caller_may_do_is_told_if_asked() -> None:
+    async with port_of(world_with(0)) as port:
+        member = await port.joined()
+
+        async def told(*, is_asked: bool) -> list[tuple[int, int]]:
+            answer = await member.ask(
+                DESCRIBE, 1, group_ids=("g", ""), include_authorized_operations=is_asked
+            )
+            return [(each.error_code.value, each.authorized_operations) for each in answer.groups]
+
+        # Read, delete, describe, describe and alter settings.
+        everything = sum(1 << bit for bit in (3, 6, 8, 10, 11))
+        nothing = (INVALID_GROUP_ID, NOT_ASKED)
+        assert await told(is_asked=True) == [(OK, everything), nothing]
+        assert await told(is_asked=False) == [(OK, NOT_ASKED), nothing]
+
+
+async def test_no_group_is_of_the_first_protocol() -> None:
+    async with port_of(world_with(0)) as port:
+        member = await port.joined()
+        for version in range(7):
+            more = {"include_authorized_operations": True} if version >= 3 else {}
+            answer = await member.ask(DESCRIBE_CLASSIC, version, groups=("g",), **more)
+            (found,) = answer.groups
+            assert (found.group_id, found.group_state) == ("g", "Dead")
+            assert found.error_code.value == (GROUP_ID_NOT_FOUND if version == 6 else OK)

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from typing import Any
 
 import pytest
 
 from sharecoord.api.kafka.members import EPOCH_MAX, ShareSession
+from sharecoord.core.changes import CommitBatch
+from sharecoord.errors import SharecoordError
 from tests.support import eventually_async
 from tests.unit.api.kafka.client import (
     ACCEPT,
+    HEARTBEAT,
     REJECT,
     RELEASE,
     RENEW,
@@ -20,6 +24,7 @@ from tests.unit.api.kafka.client import (
     port_of,
 )
 from tests.unit.runtime.worlds import world_with
+from tests.world import actor_of
 
 OK, INVALID_REQUEST, UNKNOWN_MEMBER, UNSUPPORTED = 0, 42, 25, 35
 INVALID_RECORD_STATE, SESSION_NOT_FOUND, INVALID_SESSION_EPOCH = 121, 122, 123
@@ -178,6 +183,26 @@ async def test_a_member_that_joins_again_fences_its_former_self() -> None:
         assert fetched(await newer.fetch(0, wait_ms=5_000))[0].acquired == [(0, 5, 2)]
 
 
+@pytest.mark.parametrize(
+    "names",
+    [
+        {"group_id": ""},
+        {"group_id": "x" * 250},
+        {"member_id": "x" * 65},
+        {"subscribed_topic_names": ("a b",)},
+        {"subscribed_topic_names": ("orders", *map(str, range(1_000)))},
+    ],
+)
+async def test_names_that_no_store_keeps_are_refused(names: dict[str, Any]) -> None:
+    async with port_of(world_with(0)) as port:
+        client = await port.connect()
+        given = {"group_id": "g", "member_id": "m", "subscribed_topic_names": ("orders",), **names}
+        answer = await client.ask(HEARTBEAT, 1, member_epoch=0, **given)
+        assert answer.error_code.value == INVALID_REQUEST
+        assert answer.error_message
+        assert not port.world.database.members
+
+
 async def test_a_version_that_is_not_served_is_answered_in_the_oldest_form() -> None:
     async with port_of(world_with(0)) as port:
         client = await port.connect()
@@ -218,3 +243,30 @@ async def test_requests_are_answered_in_order() -> None:
         frame = struct.pack(">hhih", 18, 0, 99, -1)
         answers = [await client.raw(frame)]
         assert struct.unpack_from(">i", answers[0]) == (0,)
+
+
+async def test_a_fetch_is_decided_before_the_acknowledgements_ahead_of_it_are_durable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """So both go into one commit, and the answers keep their order."""
+    async with port_of(world_with(6)) as port:
+        member = await port.joined()
+        await member.fetch(0, records=2, is_exact=True)
+        committer = port.coordinator.context.committer
+        write, may_write = committer._write, asyncio.Event()
+
+        async def gated(batch: CommitBatch) -> dict[int, SharecoordError]:
+            await may_write.wait()
+            return await write(batch)
+
+        monkeypatch.setattr(committer, "_write", gated)
+        said = asyncio.create_task(member.acknowledge(1, {0: [(0, 1, ACCEPT)]}))
+        await asyncio.sleep(0)
+        got = asyncio.create_task(member.fetch(2))
+        partition = actor_of(port.coordinator, "orders").partition
+        assert partition is not None
+        await eventually_async(lambda: partition.window.acquired == 4, 10)
+        assert not said.done()
+        may_write.set()
+        assert (await said).responses[0].partitions[0].error_code.value == OK
+        assert fetched(await got)[0].acquired == [(2, 5, 1)]

@@ -27,13 +27,13 @@ def test_what_kio_writes_is_read(api_key: int, version: int) -> None:
 
 
 @pytest.mark.parametrize(("api_key", "version"), SERVED)
-def test_a_request_that_is_cut_or_too_long_is_refused(api_key: int, version: int) -> None:
+def test_a_request_that_is_cut_is_refused(api_key: int, version: int) -> None:
     frame = frame_of(any_request(api_key, version, 1))
     for size in range(8, len(frame)):
         with pytest.raises(ProtocolError):
             read_frame(frame[:size])
-    with pytest.raises(ProtocolError, match="bytes are left over"):
-        read_frame(frame + b"\0")
+    # As at a broker; librdkafka sends too much where it asks for all topics.
+    assert read_frame(frame + b"\1\0\0") == read_frame(frame)
     with pytest.raises(ProtocolError, match="has no head"):
         read_frame(frame[:7])
 

@@ -16,9 +16,9 @@ from sharecoord.errors import (
     UnknownTopicOrPartitionError,
 )
 from sharecoord.kafka.wire import cluster as module
-from sharecoord.kafka.wire.cluster import Cluster, EpochEnd, FoundOffset, Leader
+from sharecoord.kafka.wire.cluster import Cluster, EpochEnd, Leader
 from sharecoord.kafka.wire.connection import Endpoint
-from sharecoord.ports import EARLIEST, LATEST, OffsetQuery
+from sharecoord.ports import EARLIEST, LATEST, FoundOffset, OffsetQuery
 from sharecoord.testing.virtual_time import virtual
 from tests.unit.kafka.wire.fake_kafka import OPEN, FakeKafka, Log
 

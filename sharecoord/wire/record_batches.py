@@ -1,4 +1,4 @@
-"""The record data of an answer: batches as they came, or made of columns where there are none."""
+"""Kafka's record batches of deliveries: as they came, or made of columns where there are none."""
 
 from __future__ import annotations
 
@@ -14,21 +14,26 @@ from sharecoord.core.delivery import Delivery, Slice
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def record_data(deliveries: list[Delivery]) -> list[bytes | memoryview]:
-    """The batches with the records of some deliveries of one partition, in order of offset.
+def record_batches(delivery: Delivery) -> dict[int, bytes | memoryview]:
+    """The batches with the records of a delivery, by their first offsets.
 
     A batch may have records that are not acquired: members leave out what is not in the acquired
     ranges (KIP-932).
     """
     found: dict[int, bytes | memoryview] = {}
-    for delivery in deliveries:
-        for part in delivery.slices:
-            whole = part.chunk.whole(part.start, part.stop)
-            if whole is None:
-                found[part.chunk.offset(part.start)] = _made(part)
-            else:
-                found.update((batch.first, batch.content) for batch in whole)
-    return [found[first] for first in sorted(found)]
+    for part in delivery.slices:
+        whole = part.chunk.whole(part.start, part.stop)
+        if whole is None:
+            found[part.chunk.offset(part.start)] = _made(part)
+        else:
+            found.update((batch.first, batch.content) for batch in whole)
+    return found
+
+
+def joined_batches(delivery: Delivery) -> bytes:
+    """The batches of a delivery one behind the other, in order of offset."""
+    found = record_batches(delivery)
+    return b"".join(found[first] for first in sorted(found))
 
 
 def _made(part: Slice) -> bytes:

@@ -1,0 +1,135 @@
+"""What is not served: Produce and Fetch get an error, all else loses its connection with a word.
+
+Brokers end connections for requests that they do not know, too. Clients do not get that far: what
+ApiVersions does not name they refuse to send by themselves, with an error of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+import structlog
+from kio.schema.errors import ErrorCode
+from kio.schema.index import api_key_map
+
+from sharecoord.api.kafka.cluster import NO_TIME
+from sharecoord.api.kafka.codec import Head, ProtocolError, make
+
+log = structlog.get_logger(__name__)
+
+LOGGED_EACH_S: Final = 1.0
+"""Of refused requests that follow faster upon each other the log has one, and says how many more
+there were."""
+
+FETCH_WAIT_S: Final = 0.5
+"""Longest wait of a refused Fetch."""
+
+WHY: Final = (
+    "this is the Kafka port of sharecoord: it serves share groups, and passes nothing on to Kafka. "
+    "Produce to Kafka itself"
+)
+
+_NONE: Final = -1
+_ACKS_NONE: Final = 0
+
+
+class Unserved:
+    """Refuses requests, and tells the log."""
+
+    def __init__(self) -> None:
+        self._logs_from_s = 0.0
+        self._not_logged = 0
+
+    def refuse(self, head: Head, address: str) -> ProtocolError:
+        """The end of a connection that sent what is not served."""
+        why = f"{name_of(head)} version {head.version} is not served at the Kafka port"
+        self._tell(why, address)
+        return ProtocolError(why)
+
+    def produced(self, head: Head, request: Any, address: str) -> Any:
+        """The answer to Produce: no record is taken.
+
+        Raises:
+            ProtocolError: The producer wants no answer; brokers end its connection for an error.
+        """
+        self._tell("somebody produces to the Kafka port, which takes no records", address)
+        if request.acks == _ACKS_NONE:
+            raise ProtocolError("Produce without acks is not served")
+        topics = tuple(
+            make(
+                head,
+                "TopicProduceResponse",
+                **_topic(topic, "name"),
+                partition_responses=tuple(
+                    make(
+                        head,
+                        "PartitionProduceResponse",
+                        index=part.index,
+                        error_code=ErrorCode.unsupported_version,
+                        base_offset=_NONE,
+                        record_errors=(),
+                        error_message=WHY,
+                    )
+                    for part in topic.partition_data
+                ),
+            )
+            for topic in request.topic_data
+        )
+        return make(head, "ProduceResponse", responses=topics, throttle_time=NO_TIME)
+
+    async def fetched(self, head: Head, request: Any, address: str) -> Any:
+        """The answer to Fetch: plain consumers get no records; at once they would ask again."""
+        self._tell("somebody fetches from the Kafka port without a share group", address)
+        await asyncio.sleep(min(FETCH_WAIT_S, max(0.0, request.max_wait.total_seconds())))
+        topics = tuple(
+            make(
+                head,
+                "FetchableTopicResponse",
+                **_topic(topic, "topic"),
+                partitions=tuple(
+                    make(
+                        head,
+                        "PartitionData",
+                        partition_index=part.partition,
+                        error_code=ErrorCode.unsupported_version,
+                        high_watermark=_NONE,
+                        aborted_transactions=None,
+                        # librdkafka takes a null for a broken answer.
+                        records=b"",
+                    )
+                    for part in topic.partitions
+                ),
+            )
+            for topic in request.topics
+        )
+        return make(
+            head,
+            "FetchResponse",
+            throttle_time=NO_TIME,
+            error_code=ErrorCode.none,
+            responses=topics,
+        )
+
+    def _tell(self, why: str, address: str) -> None:
+        now_s = asyncio.get_running_loop().time()
+        if now_s < self._logs_from_s:
+            self._not_logged += 1
+            return
+        more, self._not_logged = self._not_logged, 0
+        self._logs_from_s = now_s + LOGGED_EACH_S
+        log.warning(
+            "Kafka port: a request is refused", address=address, why=why, refused_before=more
+        )
+
+
+def name_of(head: Head) -> str:
+    """The name of a request's API, where it is known."""
+    name = api_key_map.get(head.api_key)
+    return f"API {head.api_key}" if name is None else f"API {head.api_key} ({name})"
+
+
+def _topic(topic: Any, name: str) -> dict[str, Any]:
+    """A topic by its name or, in later versions, by its id."""
+    field = "topic_id" if hasattr(topic, "topic_id") else name
+    return {field: getattr(topic, field)}
