@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from google.protobuf.message import Message
+from kio.index import load_request_schema
 from kio.schema.describe_share_group_offsets.v1.request import (
     DescribeShareGroupOffsetsRequestGroup as OffsetsGroup,
 )
@@ -467,6 +469,10 @@ def kafka_requests(place: Place, group: str) -> list[tuple[int, int, dict[str, A
             (79, 2, {**member, **topics, "share_session_epoch": epoch}, GROUP_DENIED)
             for epoch in (1, -1)
         ),
+        (32, 4, _configs(32, 4, group), GROUP_DENIED),
+        (44, 1, _configs(44, 1, group), GROUP_DENIED),
+        (91, 0, _offsets(91, group, place.topic), GROUP_DENIED),
+        (92, 0, _offsets(92, group, place.topic), GROUP_DENIED),
         (10, 4, {"key_type": 0, "coordinator_keys": (group,)}, GROUP_DENIED),
         (77, 1, {"group_ids": (group,), "include_authorized_operations": False}, GROUP_DENIED),
         (90, 1, {"groups": (OffsetsGroup(group_id=group, topics=None),)}, GROUP_DENIED),
@@ -474,18 +480,80 @@ def kafka_requests(place: Place, group: str) -> list[tuple[int, int, dict[str, A
     ]
 
 
-OPEN_TO_ALL = {3, 16, 17, 18, 36, 60}
-"""APIs of the port about no group: topics and lists show what may be seen, the others nothing."""
+ABOUT_TOPICS = {2, 3, 75}
+"""They answer who may see the topic."""
+
+OPEN_TO_ALL = {0, 1, 15, 16, 17, 18, 36, 60, 74}
+"""Lists have what may be seen, the others nothing of a group: Produce and Fetch have an error for
+everybody, and a group of Kafka's first protocol is always dead here."""
+
+
+def _named(api_key: int, version: int, kind: str, /, **values: Any) -> Any:
+    """A part of a request."""
+    module = sys.modules[load_request_schema(api_key, version).__module__]
+    return getattr(module, kind)(**values)
+
+
+def _configs(api_key: int, version: int, group: str) -> dict[str, Any]:
+    of = {"resource_type": 32, "resource_name": group}
+    if api_key == 32:
+        one = _named(32, version, "DescribeConfigsResource", **of, configuration_keys=None)
+        return {"resources": (one,), "include_synonyms": True, "include_documentation": True}
+    change = {"name": "share.delivery.count.limit", "config_operation": 0, "value": "9"}
+    changed = (_named(44, version, "AlterableConfig", **change),)
+    one = _named(44, version, "AlterConfigsResource", **of, configs=changed)
+    return {"resources": (one,), "validate_only": False}
+
+
+def _offsets(api_key: int, group: str, topic: str) -> dict[str, Any]:
+    if api_key == 92:
+        one = _named(92, 0, "DeleteShareGroupOffsetsRequestTopic", topic_name=topic)
+        return {"group_id": group, "topics": (one,)}
+    part = _named(
+        91, 0, "AlterShareGroupOffsetsRequestPartition", partition_index=0, start_offset=0
+    )
+    one = _named(91, 0, "AlterShareGroupOffsetsRequestTopic", topic_name=topic, partitions=(part,))
+    return {"group_id": group, "topics": (one,)}
+
+
+def topic_codes(place: Place, door: KafkaDoor) -> set[int]:
+    """What is answered about the topic, by each API that tells of topics."""
+    name = place.topic
+    meta = door.ask(
+        3,
+        12,
+        topics=(MetadataRequestTopic(topic_id=None, name=name),),
+        allow_auto_topic_creation=False,
+        include_topic_authorized_operations=False,
+    )
+    pages = door.ask(
+        75,
+        0,
+        topics=(_named(75, 0, "TopicRequest", name=name),),
+        response_partition_limit=10,
+        cursor=None,
+    )
+    part = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": -1}
+    parts = (_named(2, 7, "ListOffsetsPartition", **part),)
+    asked = (_named(2, 7, "ListOffsetsTopic", name=name, partitions=parts),)
+    ends = door.ask(2, 7, replica_id=-1, isolation_level=0, topics=asked)
+    if meta.topics[0].error_code.value:
+        assert not meta.topics[0].partitions
+        assert meta.topics[0].topic_id is None
+    found = [meta.topics[0], pages.topics[0], ends.topics[0].partitions[0]]
+    return {each.error_code.value for each in found}
 
 
 def test_every_api_of_the_kafka_port_is_tried(place: Place) -> None:
     tried = {each[0] for each in kafka_requests(place, GROUP)}
-    assert tried | OPEN_TO_ALL == codec.VERSIONS.keys()
+    assert tried | ABOUT_TOPICS | OPEN_TO_ALL == codec.VERSIONS.keys()
 
 
 def code_of(answer: Any) -> int:
     """The code of an answer about one group."""
-    for name in ("coordinators", "groups", "results"):
+    for name in ("coordinators", "groups", "results", "responses"):
+        if hasattr(answer, "error_code"):
+            break
         for each in getattr(answer, name, ()):
             return int(each.error_code.value)
     return int(answer.error_code.value)
@@ -516,13 +584,10 @@ def test_an_intruder_gets_nothing_of_a_group_over_kafka(place: Place, who: str) 
                 refused += 1
             listed = door.ask(16, 5, states_filter=(), types_filter=())
             assert GROUP not in [each.group_id for each in listed.groups]
-            asked = (MetadataRequestTopic(topic_id=None, name=place.topic),)
-            flags = {"allow_auto_topic_creation": False}
-            flags["include_topic_authorized_operations"] = False
-            told = door.ask(3, 12, topics=asked, **flags).topics[0]
+            resources = door.ask(74, 1, resource_types=(32,)).config_resources
+            assert GROUP not in [each.resource_name for each in resources]
             may_see = name not in ("", "stranger")
-            assert told.error_code.value == (0 if may_see else TOPIC_DENIED), told
-            assert bool(told.partitions) == may_see
+            assert topic_codes(place, door) == ({0} if may_see else {TOPIC_DENIED})
     eventually(lambda: place.refusals(DENIAL) >= refused_before + refused, DEADLINE_S)
     assert place.refusals(DENIAL) == refused_before + refused
     assert _state(place) == state_before
