@@ -9,9 +9,12 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,13 +24,23 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from google.protobuf.message import Message
+from kio.index import load_request_schema
+from kio.schema.describe_share_group_offsets.v1.request import (
+    DescribeShareGroupOffsetsRequestGroup as OffsetsGroup,
+)
+from kio.schema.metadata.v12.request import MetadataRequestTopic
 
+from sharecoord.api.kafka import codec
 from sharecoord.devenv.coordinator import CoordinatorProcess
+from sharecoord.devenv.processes import free_ports
 from sharecoord.devenv.topics import Topics
+from sharecoord.security.scram import HASHES, make_verifier
+from sharecoord.security.slowdown import WAITING_MAX
 from sharecoord.wire import admin_service_pb2 as admin
 from sharecoord.wire import share_service_pb2 as share
 from sharecoord.wire import share_types_pb2 as types
 from tests.certificates import Authority
+from tests.kafka_door import KafkaDoor
 from tests.support import KafkaUnderTest, eventually, unique_name
 
 DENIED, UNKNOWN = grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED
@@ -84,6 +97,12 @@ class Place(NamedTuple):
     topic: str
     keys: Keys
     member_epoch: int
+    kafka_port: int
+    authority: Path
+
+    def kafka(self) -> KafkaDoor:
+        """A connection to the Kafka port."""
+        return KafkaDoor(self.kafka_port, self.authority)
 
     def ask(self, method: str, request: Message, shown: str | None) -> tuple[Any, Any]:
         """Status and answer of a call; `shown` is what the caller brings along."""
@@ -160,6 +179,8 @@ def _settings(folder: Path, topic: str) -> dict[str, object]:
     (folder / "rules.yaml").write_text(RULES.replace("TOPIC", topic))
     entries = [
         f"- name: {name}\n  sha256: {hashlib.sha256(secret_of(name).encode()).hexdigest()}\n"
+        "  scram:\n"
+        + "".join(f"  - {make_verifier(each, secret_of(name), b'salt')}\n" for each in HASHES)
         for name in TOKENS
     ]
     past = hashlib.sha256(secret_of("past").encode()).hexdigest()
@@ -174,6 +195,9 @@ def _settings(folder: Path, topic: str) -> dict[str, object]:
         "security.oidc.audience": AUDIENCE,
         "security.oidc.jwks": str(folder / "jwks.json"),
         "security.audit.sink": f"file:{folder / 'audit.jsonl'}",
+        # The member stays for all tests, though it says nothing.
+        "group.share.session.timeout.ms": 3_600_000,
+        "kafka.port.listen": f"localhost:{free_ports(1)[0]}",
     }
 
 
@@ -187,12 +211,14 @@ def place(
     topics.produce(topic, 20)
     keys = _keys(folder)
     settings = _settings(folder, topic)
-    authority = (folder / "ca" / "ca.pem").read_bytes()
+    authority = folder / "ca" / "ca.pem"
+    kafka_port = int(str(settings["kafka.port.listen"]).rpartition(":")[2])
     with CoordinatorProcess(kafka_broker.bootstrap_servers, folder, settings=settings) as process:
         port = process.address.rpartition(":")[2]
-        credentials = grpc.ssl_channel_credentials(authority)
+        credentials = grpc.ssl_channel_credentials(authority.read_bytes())
         with grpc.secure_channel(f"localhost:{port}", credentials) as channel:
-            made = Place(process, channel, folder / "audit.jsonl", topic, keys, 0)
+            trail = folder / "audit.jsonl"
+            made = Place(process, channel, trail, topic, keys, 0, kafka_port, authority)
             join = share.Join(
                 group_id=GROUP, member_id="victim", topics=[topic], protocol_version=1
             )
@@ -413,6 +439,213 @@ def test_no_bad_credential_gets_anybody_in(place: Place) -> None:
     assert place.ask(ADMIN + "ListGroups", admin.ListGroupsRequest(), good)[0] is (
         grpc.StatusCode.OK
     )
+
+
+# -- the Kafka port -------------------------------------------------------------------------------
+
+GROUP_DENIED, TOPIC_DENIED, SASL_FAILED = 30, 29, 58
+
+
+def kafka_requests(place: Place, group: str) -> list[tuple[int, int, dict[str, Any], int]]:
+    """Requests about a group: API, version, values, and the code for who may do nothing with it."""
+    member = {"group_id": group, "member_id": "victim"}
+    beat = {**member, "subscribed_topic_names": (place.topic,)}
+    topics = {"topics": (), "is_renew_ack": False}
+    fetch = {
+        **member,
+        **topics,
+        "max_wait": timedelta(milliseconds=1),
+        "min_bytes": 1,
+        "max_bytes": 1 << 20,
+        "max_records": 10,
+        "batch_size": 10,
+        "share_acquire_mode": 0,
+        "forgotten_topics_data": (),
+    }
+    return [
+        *((76, 1, {**beat, "member_epoch": epoch}, GROUP_DENIED) for epoch in (0, 1, -1)),
+        *((78, 2, {**fetch, "share_session_epoch": epoch}, GROUP_DENIED) for epoch in (0, 1, -1)),
+        *(
+            (79, 2, {**member, **topics, "share_session_epoch": epoch}, GROUP_DENIED)
+            for epoch in (1, -1)
+        ),
+        (32, 4, _configs(32, 4, group), GROUP_DENIED),
+        (44, 1, _configs(44, 1, group), GROUP_DENIED),
+        (91, 0, _offsets(91, group, place.topic), GROUP_DENIED),
+        (92, 0, _offsets(92, group, place.topic), GROUP_DENIED),
+        (10, 4, {"key_type": 0, "coordinator_keys": (group,)}, GROUP_DENIED),
+        (77, 1, {"group_ids": (group,), "include_authorized_operations": False}, GROUP_DENIED),
+        (90, 1, {"groups": (OffsetsGroup(group_id=group, topics=None),)}, GROUP_DENIED),
+        (42, 2, {"groups_names": (group,)}, GROUP_DENIED),
+    ]
+
+
+ABOUT_TOPICS = {2, 3, 75}
+"""They answer who may see the topic."""
+
+OPEN_TO_ALL = {0, 1, 15, 16, 17, 18, 36, 60, 74}
+"""Lists have what may be seen, the others nothing of a group: Produce and Fetch have an error for
+everybody, and a group of Kafka's first protocol is always dead here."""
+
+
+def _named(api_key: int, version: int, kind: str, /, **values: Any) -> Any:
+    """A part of a request."""
+    module = sys.modules[load_request_schema(api_key, version).__module__]
+    return getattr(module, kind)(**values)
+
+
+def _configs(api_key: int, version: int, group: str) -> dict[str, Any]:
+    of = {"resource_type": 32, "resource_name": group}
+    if api_key == 32:
+        one = _named(32, version, "DescribeConfigsResource", **of, configuration_keys=None)
+        return {"resources": (one,), "include_synonyms": True, "include_documentation": True}
+    change = {"name": "share.delivery.count.limit", "config_operation": 0, "value": "9"}
+    changed = (_named(44, version, "AlterableConfig", **change),)
+    one = _named(44, version, "AlterConfigsResource", **of, configs=changed)
+    return {"resources": (one,), "validate_only": False}
+
+
+def _offsets(api_key: int, group: str, topic: str) -> dict[str, Any]:
+    if api_key == 92:
+        one = _named(92, 0, "DeleteShareGroupOffsetsRequestTopic", topic_name=topic)
+        return {"group_id": group, "topics": (one,)}
+    part = _named(
+        91, 0, "AlterShareGroupOffsetsRequestPartition", partition_index=0, start_offset=0
+    )
+    one = _named(91, 0, "AlterShareGroupOffsetsRequestTopic", topic_name=topic, partitions=(part,))
+    return {"group_id": group, "topics": (one,)}
+
+
+def topic_codes(place: Place, door: KafkaDoor) -> set[int]:
+    """What is answered about the topic, by each API that tells of topics."""
+    name = place.topic
+    meta = door.ask(
+        3,
+        12,
+        topics=(MetadataRequestTopic(topic_id=None, name=name),),
+        allow_auto_topic_creation=False,
+        include_topic_authorized_operations=False,
+    )
+    pages = door.ask(
+        75,
+        0,
+        topics=(_named(75, 0, "TopicRequest", name=name),),
+        response_partition_limit=10,
+        cursor=None,
+    )
+    part = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": -1}
+    parts = (_named(2, 7, "ListOffsetsPartition", **part),)
+    asked = (_named(2, 7, "ListOffsetsTopic", name=name, partitions=parts),)
+    ends = door.ask(2, 7, replica_id=-1, isolation_level=0, topics=asked)
+    if meta.topics[0].error_code.value:
+        assert not meta.topics[0].partitions
+        assert meta.topics[0].topic_id is None
+    found = [meta.topics[0], pages.topics[0], ends.topics[0].partitions[0]]
+    return {each.error_code.value for each in found}
+
+
+def test_every_api_of_the_kafka_port_is_tried(place: Place) -> None:
+    tried = {each[0] for each in kafka_requests(place, GROUP)}
+    assert tried | ABOUT_TOPICS | OPEN_TO_ALL == codec.VERSIONS.keys()
+
+
+def code_of(answer: Any) -> int:
+    """The code of an answer about one group."""
+    for name in ("coordinators", "groups", "results", "responses"):
+        if hasattr(answer, "error_code"):
+            break
+        for each in getattr(answer, name, ()):
+            return int(each.error_code.value)
+    return int(answer.error_code.value)
+
+
+def forms_of(who: str, place: Place) -> list[tuple[str, str, str]]:
+    """Mechanisms, names and secrets by which an intruder gets in at the Kafka port."""
+    if who == "a user of the identity provider":
+        return [("OAUTHBEARER", "jay", place.keys.token())]
+    shown = INTRUDERS[who]
+    if shown is None:
+        return []
+    name = who.removeprefix("a ").removeprefix("an ").replace(" of another group", "-of-others")
+    assert shown == bearer(name)
+    return [(mechanism, name, secret_of(name)) for mechanism in ("PLAIN", *HASHES)]
+
+
+@pytest.mark.parametrize("who", INTRUDERS)
+def test_an_intruder_gets_nothing_of_a_group_over_kafka(place: Place, who: str) -> None:
+    state_before, refused_before, refused = _state(place), place.refusals(DENIAL), 0
+    for mechanism, name, secret in forms_of(who, place) or [("", "", "")]:
+        with place.kafka() as door:
+            if mechanism:
+                assert door.log_in(mechanism, name, secret) == (0, "")
+            for api_key, version, values, wanted in kafka_requests(place, GROUP):
+                answer = door.ask(api_key, version, **values)
+                assert code_of(answer) == wanted, (api_key, values, answer)
+                refused += 1
+            listed = door.ask(16, 5, states_filter=(), types_filter=())
+            assert GROUP not in [each.group_id for each in listed.groups]
+            resources = door.ask(74, 1, resource_types=(32,)).config_resources
+            assert GROUP not in [each.resource_name for each in resources]
+            may_see = name not in ("", "stranger")
+            assert topic_codes(place, door) == ({0} if may_see else {TOPIC_DENIED})
+    eventually(lambda: place.refusals(DENIAL) >= refused_before + refused, DEADLINE_S)
+    assert place.refusals(DENIAL) == refused_before + refused
+    assert _state(place) == state_before
+
+
+def test_who_may_is_let_in_over_kafka(place: Place) -> None:
+    """The same door by each form, of somebody who may be a member of the group."""
+    for mechanism in ("PLAIN", *HASHES):
+        with place.kafka() as door:
+            assert door.log_in(mechanism, "worker", secret_of("worker")) == (0, "")
+            found = door.ask(10, 4, key_type=0, coordinator_keys=(GROUP,))
+            assert code_of(found) == 0
+
+
+def test_no_bad_credential_gets_anybody_in_over_kafka(place: Place) -> None:
+    refused_before, bad = place.refusals("UNAUTHENTICATED"), bad_proofs(place.keys)
+
+    def is_refused(what: str) -> bool:
+        with place.kafka() as door:
+            code, message = door.log_in(*bad[what])
+            assert code == SASL_FAILED, (what, code, message)
+            assert not bad[what][2] or bad[what][2] not in message
+            with pytest.raises(ConnectionError):
+                door.ask(16, 5, states_filter=(), types_filter=())
+        return True
+
+    # Beside each other: each waits for its refusal.
+    with ThreadPoolExecutor(WAITING_MAX // 2) as threads:
+        assert all(threads.map(is_refused, bad))
+    eventually(lambda: place.refusals("UNAUTHENTICATED") >= refused_before + len(bad), DEADLINE_S)
+    with place.kafka() as door:
+        assert door.log_in("OAUTHBEARER", "jay", place.keys.token()) == (0, "")
+
+
+def bad_proofs(keys: Keys) -> dict[str, tuple[str, str, str]]:
+    """Mechanisms, names and secrets of callers who are nobody."""
+    found = {
+        "a wrong password": ("PLAIN", "operator", "guess"),
+        "no password": ("PLAIN", "operator", ""),
+        "no name": ("PLAIN", "", secret_of("operator")),
+        "another user's token": ("PLAIN", "operator", secret_of("worker")),
+        "a user in capitals": ("PLAIN", "Operator", secret_of("operator")),
+        "a token that has expired": ("PLAIN", "past", secret_of("past")),
+        "a JWT as a password": ("PLAIN", "jay", keys.token()),
+    }
+    for each in HASHES:
+        found[f"{each}, a wrong password"] = (each, "operator", "guess")
+        found[f"{each}, another user's token"] = (each, "operator", secret_of("worker"))
+        found[f"{each}, nobody"] = (each, "nobody", secret_of("worker"))
+        found[f"{each}, without an entry for it"] = (each, "past", secret_of("past"))
+    for what, shown in bad_credentials(keys).items():
+        if "JWT" in what or what in (
+            "another audience",
+            "another issuer",
+            "a key that is not there",
+        ):
+            found[what] = ("OAUTHBEARER", "", shown.removeprefix("Bearer "))
+    return found
 
 
 def test_a_token_of_a_megabyte_is_not_read(place: Place) -> None:

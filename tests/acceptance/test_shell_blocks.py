@@ -46,6 +46,7 @@ sharecoord() {{
   if [ "$BASHPID" = $$ ]; then {sys.executable} -m tests.acceptance.typed "$@"; return; fi
   {BACKGROUND}=yes exec {sys.executable} -m tests.acceptance.typed "$@"
 }}
+python() {{ {sys.executable} "$@"; }}
 refused() {{ if "$@"; then return 1; else [ $? != 2 ]; fi; }}
 trap 'kill $(jobs -p) 2>/dev/null || true; wait' EXIT
 """
@@ -221,9 +222,9 @@ def events(desk: Desk) -> None:
 
 
 def security(desk: Desk) -> None:
-    """A port of its own, and an identity provider: its keys on HTTP, and a token for anna."""
-    (port,) = free_ports(1)
-    desk.names["localhost:7443"] = f"localhost:{port}"
+    """Ports of its own, and an identity provider: its keys on HTTP, and a token for anna."""
+    for said, port in zip(("localhost:7443", "localhost:9443"), free_ports(2), strict=True):
+        desk.names[said] = f"localhost:{port}"
     served = desk.folder / "provider"
     served.mkdir()
     (served / "keys").write_bytes(key_set(jwk(EC_KEY)))

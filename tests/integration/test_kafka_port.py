@@ -26,8 +26,7 @@ class Desk:
     def __init__(self, servers: str, folder: Path) -> None:
         (port,) = free_ports(1)
         self.kafka_address = f"127.0.0.1:{port}"
-        # The port checks no credentials yet: a run of all suites with security has none here.
-        settings = {"kafka.port.listen": self.kafka_address, "security.audit.sink": "off"}
+        settings = {"kafka.port.listen": self.kafka_address}
         self.coordinator = CoordinatorProcess(servers, folder, settings=settings)
         self.group = unique_name("g")
 

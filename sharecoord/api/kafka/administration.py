@@ -200,7 +200,8 @@ class Administration:
         known = {(each.topic, each.partition): each for each in view.partitions if not each.lane}
         for each in known.values():
             self._ids.id_of(each.topic, each.topic_id)
-        if topics is None:
+        if topics is None or error is not None:
+            # Who may not see the group does not learn which of the topics there are either.
             wanted = sorted(known)
         else:
             wanted = sorted({(t.topic_name, number) for t in topics for number in t.partitions})

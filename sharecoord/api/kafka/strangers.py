@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 import structlog
@@ -15,7 +16,7 @@ STRANGER_BYTES_MAX: Final = 64 << 10
 (`sasl.server.max.receive.size`)."""
 
 LINES_MAX: Final = 10
-"""Lines of the log in a period; strangers must not fill a disk."""
+"""Lines of one kind that the log gets in a period; strangers must not fill a disk."""
 
 PERIOD_S: Final = 10.0
 
@@ -37,8 +38,7 @@ class Strangers:
         self._address_connections_max = address_connections_max
         self.now_s = now_s
         self._by_host: Counter[str] = Counter()
-        self._period_s = -PERIOD_S
-        self._lines = self._left_out = 0
+        self._told: defaultdict[str, _Told] = defaultdict(_Told)
 
     @property
     def connections(self) -> int:
@@ -70,17 +70,25 @@ class Strangers:
             del self._by_host[host]
 
     def tell(self, event: str, *, address: str, why: str) -> None:
-        """Writes a line, unless there were many just now; the next one tells how many were not."""
-        now_s = self.now_s()
-        if now_s - self._period_s >= PERIOD_S:
-            self._period_s, self._lines = now_s, 0
-        if self._lines >= LINES_MAX:
-            self._left_out += 1
+        """Writes a line, unless there were many like it just now; a later one counts those."""
+        now_s, told = self.now_s(), self._told[event]
+        if now_s - told.period_s >= PERIOD_S:
+            told.period_s, told.lines = now_s, 0
+        if told.lines >= LINES_MAX:
+            told.left_out += 1
             return
-        self._lines += 1
-        more = {"left_out": self._left_out} if self._left_out else {}
-        self._left_out = 0
+        more = {"left_out": told.left_out} if told.left_out else {}
+        told.lines, told.left_out = told.lines + 1, 0
         log.info(event, address=address, why=why, **more)
+
+
+@dataclass(slots=True)
+class _Told:
+    """What the log has of one kind of line."""
+
+    period_s: float = -PERIOD_S
+    lines: int = 0
+    left_out: int = 0
 
 
 def looks_like(received: bytes | bytearray) -> str:

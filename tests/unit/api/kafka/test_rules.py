@@ -6,6 +6,12 @@ from pathlib import Path
 from uuid import UUID, uuid4
 
 import pytest
+from kio.schema.describe_share_group_offsets.v1.request import (
+    DescribeShareGroupOffsetsRequestGroup as OffsetsGroup,
+)
+from kio.schema.describe_share_group_offsets.v1.request import (
+    DescribeShareGroupOffsetsRequestTopic as OffsetsTopic,
+)
 from kio.schema.metadata.v12.request import MetadataRequestTopic
 
 from tests.unit.api.kafka.client import Client, fetched
@@ -121,6 +127,19 @@ async def test_an_id_does_not_tell_a_name(secured: Secured) -> None:
         assert await seen(worker, topic_id) == [("orders", OK)]
         assert await seen(operator, topic_id) == [(None, TOPIC_DENIED)]
         assert await seen(operator, uuid4()) == [(None, UNKNOWN_TOPIC_ID)]
+
+
+async def test_the_offsets_of_a_group_that_may_not_be_seen_tell_no_topic(secured: Secured) -> None:
+    async with secured.running():
+        worker = await secured.joined("worker")
+        asked = OffsetsGroup(
+            group_id="g", topics=(OffsetsTopic(topic_name="orders", partitions=(0,)),)
+        )
+        (group,) = (await worker.ask(90, 1, groups=(asked,))).groups
+        assert (group.error_code.value, group.topics) == (GROUP_DENIED, ())
+        operator = await secured.connect("operator")
+        (group,) = (await operator.ask(90, 1, groups=(asked,))).groups
+        assert [topic.topic_id for topic in group.topics] == [worker.topic_id]
 
 
 async def test_a_coordinator_is_found_for_groups_with_which_something_is_allowed(
