@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -28,6 +29,9 @@ INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__sha
 PARTITIONS_MAX: Final = 2_000
 """Most partitions of one answer (`max.request.partition.size.limit` of a broker)."""
 
+LEARNT_EACH_S: Final = 1.0
+"""Of questions about unknown ids that follow faster upon each other one looks at all topics."""
+
 OPERATIONS: Final = operations("read", "describe")
 """What can be done with a topic at this port."""
 
@@ -41,6 +45,7 @@ class Topics:
     def __init__(self, catalog: TopicCatalog, cluster: Cluster) -> None:
         self._catalog = catalog
         self._cluster = cluster
+        self._learn_from_s = 0.0
 
     # -- Metadata --------------------------------------------------------------------------------
 
@@ -74,10 +79,7 @@ class Topics:
 
     async def _by_id(self, head: Head, ids: Sequence[UUID]) -> list[dict[str, Any]]:
         if any(self._cluster.name_of(each) is None for each in ids):
-            # An id that was not told here yet: who keeps ids over a restart asks for such.
-            for name, each in (await self._known(await self._all_names())).items():
-                if isinstance(each, TopicInfo):
-                    self._cluster.id_of(name, each.topic_id)
+            await self._learn_ids()
         named = {each: self._cluster.name_of(each) or "" for each in ids}
         known = await self._known([name for name in named.values() if name])
         nothing = "" if head.version < 12 else None
@@ -92,6 +94,19 @@ class Topics:
             error = each if isinstance(each, ErrorCode) and is_told else ErrorCode.unknown_topic_id
             found.append(_refused(nothing, error) | {"topic_id": asked})
         return found
+
+    async def _learn_ids(self) -> None:
+        """Learns the ids of all topics: who keeps ids over a restart asks for such as are not told.
+
+        Members of a topic that was deleted ask again and again, for nothing.
+        """
+        now_s = asyncio.get_running_loop().time()
+        if now_s < self._learn_from_s:
+            return
+        self._learn_from_s = now_s + LEARNT_EACH_S
+        for name, each in (await self._known(await self._all_names())).items():
+            if isinstance(each, TopicInfo):
+                self._cluster.id_of(name, each.topic_id)
 
     async def _by_name(self, head: Head, names: Sequence[str]) -> list[dict[str, Any]]:
         known = await self._known(names)
