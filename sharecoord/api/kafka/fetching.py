@@ -82,7 +82,7 @@ class Fetching:
         if request.share_session_epoch == CLOSE:
             self._membership.close_share(member)
         else:
-            deliveries = member.take(self._context.clock.now_ms())
+            deliveries = member.take(self._context.clock.now_ms(), self._cluster.id_of)
         found: dict[tuple[UUID, int], list[Delivery]] = {}
         for each in deliveries:
             place = self._cluster.id_of(each.key.topic, each.key.topic_id), each.key.partition
@@ -107,8 +107,9 @@ class Fetching:
         """Takes what the member fetches from now on; it gets nothing of other partitions."""
         share, session = member.share, member.session
         assert share is not None, "opened"
-        # A session begins with no partition at all, whatever an earlier one had.
-        before = None if request.share_session_epoch == OPEN else set(share.places)
+        for topic in request.topics:
+            if name := self._cluster.name_of(topic.topic_id):
+                share.ids[name] = topic.topic_id
         share.places.update(self._places(request.topics))
         share.places.difference_update(
             (name, number)
@@ -116,10 +117,17 @@ class Fetching:
             if (name := self._cluster.name_of(topic.topic_id))
             for number in topic.partitions
         )
-        if share.places != before:
-            assigned = member.group.assignment(session).topics
+        assigned = member.group.assignment(session).topics
+        served = {
+            (name, number)
+            for name, number in share.places
+            # A topic that was made again is another one, which the member does not know yet.
+            if name in assigned and share.ids[name] == self._cluster.id_of(name, assigned[name][0])
+        }
+        if served != share.served:
+            share.served = served
             all_places = {(t, n) for t, (_, numbers) in assigned.items() for n in numbers}
-            member.group.pause(session, frozenset(all_places - share.places))
+            member.group.pause(session, frozenset(all_places - served))
 
     def _places(self, topics: Iterable[Any]) -> Iterator[Place]:
         for topic in topics:
@@ -238,6 +246,12 @@ class Fetching:
         """Why partitions can not be fetched, where they can not."""
         assigned = member.group.assignment(member.session).topics
         refused: Errors = {}
+        if (share := member.share) is not None:
+            refused = {
+                (share.ids[name], number): ErrorCode.unknown_topic_id
+                for name, number in share.places
+                if self._cluster.name_of(share.ids[name]) is None
+            }
         for topic in topics:
             name = self._cluster.name_of(topic.topic_id)
             numbers = assigned[name][1] if name in assigned else None

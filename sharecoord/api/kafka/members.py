@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
+from uuid import UUID
 
 from sharecoord.api.kafka.acknowledging import Run
 from sharecoord.api.kafka.errors import is_refused
@@ -44,6 +45,10 @@ class ShareSession:
     """That of the next request."""
     places: set[Place] = field(default_factory=set)
     """The partitions that the member fetches."""
+    ids: dict[str, UUID] = field(default_factory=dict)
+    """The ids by which it fetches their topics."""
+    served: set[Place] | None = None
+    """Those of them that there are; None = the session has fetched nothing yet."""
 
     def takes(self, epoch: int) -> bool:
         """Whether a request has the epoch of its turn; if so, the next one is expected."""
@@ -140,22 +145,32 @@ class KafkaMember:
 
     # -- fetches and acknowledgements ------------------------------------------------------------
 
-    def take(self, now_ms: int) -> list[Delivery]:
+    def take(self, now_ms: int, id_of: Callable[[str, str], UUID]) -> list[Delivery]:
         """The deliveries that wait; from now on the member holds them.
 
-        One of a partition that it fetches no longer, which was on its way, goes back unseen.
+        One of a partition that it fetches no longer, or of a topic that was made again meanwhile,
+        goes back unseen.
         """
         waiting, self.waiting = self.waiting, []
-        places = self.share.places if self.share is not None else ()
-        found = [each for each in waiting if each.key.home in places]
+        found = []
         for each in waiting:
-            if each.key.home not in places:
+            if each.key.lane or self._fetches(each.key, id_of):
+                found.append(each)
+            else:
                 self._hand_back(each)
         for each in found:
             book = self.held.setdefault(each.key.log_id, HeldBook())
             for one in each.ranges:
                 book.put(one.first, one.last, one.lock_token, max(one.deadline_ms, now_ms))
         return found
+
+    def _fetches(self, key: PartitionKey, id_of: Callable[[str, str], UUID]) -> bool:
+        share = self.share
+        return (
+            share is not None
+            and key.home in share.places
+            and share.ids[key.topic] == id_of(key.topic, key.topic_id)
+        )
 
     def under_tokens(self, log_id: LogId, runs: Sequence[Run]) -> list[AcknowledgedRange]:
         """Acknowledgements under the tokens of the locks that the member holds.
