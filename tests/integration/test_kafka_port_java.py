@@ -435,8 +435,10 @@ def test_added_partitions_are_read(
     wanted = [NewPartitions(name, 3)]
     admin = KafkaAdmin({"bootstrap.servers": desk.servers})
     admin.create_partitions(wanted)[name].result(WAIT_S)
+    # A producer of its own: an older one does not know of them yet.
+    fresh = Topics(desk.servers)
     for partition in (1, 2):
-        topics.produce(name, 3, partition=partition)
+        fresh.produce(name, 3, partition=partition)
     found = handled(consumer, 6)
     assert {(each.partition, each.offset) for each in found} == set(
         itertools.product((1, 2), range(3))
