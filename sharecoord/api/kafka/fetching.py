@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from itertools import groupby
 from typing import Any, Final
@@ -31,6 +31,9 @@ OPEN, CLOSE = 0, -1
 
 MAX_WAIT_S: Final = 30.0
 """Longest wait of a fetch; the connection's next request waits as long."""
+
+ON_WAY_MAX_S: Final = 1.0
+"""Longest wait for records that are acquired already, and not stored yet."""
 
 Parts = list[bytes | memoryview]
 """An answer in pieces, which are written one behind the other."""
@@ -71,10 +74,11 @@ class Fetching:
         session = member.session
         member.group.expire_later(session)
         said, errors = self._said(member, request)
-        refused = self._refused(member, request.topics)
+        refused: Errors = {}
         settling = asyncio.ensure_future(member.acknowledge(said)) if said else None
         if request.share_session_epoch != CLOSE:
             self._change(member, request)
+            refused = self._refused(member, request.topics)
             await self._wait(member, request)
         if settling is not None:
             errors |= self._errors(await settling)
@@ -97,8 +101,8 @@ class Fetching:
             if any(part.acknowledgement_batches for topic in request.topics
                    for part in topic.partitions):  # fmt: skip
                 return ErrorCode.invalid_request
-            if member.share is not None:
-                member.close_share()
+            # What the member holds of an earlier session it may still acknowledge.
+            member.hand_back_waiting()
             member.share = ShareSession(connection)
             return ErrorCode.none
         return _next_turn(member, epoch)
@@ -146,18 +150,21 @@ class Fetching:
         session.max_poll_records = records + group.held(session)
         session.credit.records = session.credit.delivered_records + records
         session.credit.size_bytes = session.credit.delivered_bytes + request.max_bytes
+        before = session.credit.delivered_records
         member.arrived.clear()
         group.dispatcher.offer(session)
         wait_s = min(MAX_WAIT_S, request.max_wait.total_seconds())
         try:
-            async with asyncio.timeout(wait_s):
-                while not member.waiting and member.ended is None:
-                    await member.arrived.wait()
-                    member.arrived.clear()
-        except TimeoutError:
-            pass
+            await _until(lambda: bool(member.waiting), member, wait_s)
         finally:
             session.credit.use_up()
+        # What was acquired meanwhile comes with this answer, as a broker's does: a member that asks
+        # for nothing more would never see it.
+        await _until(
+            lambda: member.came_since(before) >= session.credit.delivered_records,
+            member,
+            ON_WAY_MAX_S,
+        )
 
     # -- ShareAcknowledge ------------------------------------------------------------------------
 
@@ -243,24 +250,22 @@ class Fetching:
         return said, errors
 
     def _refused(self, member: KafkaMember, topics: Iterable[Any]) -> Errors:
-        """Why partitions can not be fetched, where they can not."""
+        """Why partitions of the share session can not be fetched, where they can not."""
+        refused = {
+            (topic.topic_id or NO_TOPIC, part.partition_index): ErrorCode.unknown_topic_id
+            for topic in topics
+            if self._cluster.name_of(topic.topic_id) is None
+            for part in topic.partitions
+        }
         assigned = member.group.assignment(member.session).topics
-        refused: Errors = {}
-        if (share := member.share) is not None:
-            refused = {
-                (share.ids[name], number): ErrorCode.unknown_topic_id
-                for name, number in share.places
-                if self._cluster.name_of(share.ids[name]) is None
-            }
-        for topic in topics:
-            name = self._cluster.name_of(topic.topic_id)
-            numbers = assigned[name][1] if name in assigned else None
-            for part in topic.partitions:
-                place = topic.topic_id or NO_TOPIC, part.partition_index
-                if name is None:
-                    refused[place] = ErrorCode.unknown_topic_id
-                elif numbers is not None and part.partition_index not in numbers:
-                    refused[place] = ErrorCode.unknown_topic_or_partition
+        share = member.share
+        assert share is not None, "opened"
+        for name, number in share.places:
+            topic_id = share.ids[name]
+            if self._cluster.name_of(topic_id) is None:
+                refused[topic_id, number] = ErrorCode.unknown_topic_id
+            elif name in assigned and number not in assigned[name][1]:
+                refused[topic_id, number] = ErrorCode.unknown_topic_or_partition
         return refused
 
     def _errors(self, results: Iterable[Any]) -> Errors:
@@ -270,6 +275,17 @@ class Fetching:
             for each in results
             if (code := acknowledge_code(each)) is not ErrorCode.none
         }
+
+
+async def _until(probe: Callable[[], bool], member: KafkaMember, wait_s: float) -> None:
+    """Waits for deliveries until the probe holds, the member has ended or the time is over."""
+    try:
+        async with asyncio.timeout(wait_s):
+            while not probe() and member.ended is None:
+                await member.arrived.wait()
+                member.arrived.clear()
+    except TimeoutError:
+        pass
 
 
 def _checked_sizes(request: Any) -> ErrorCode:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
@@ -12,8 +12,8 @@ from uuid import UUID
 from sharecoord.api.kafka.acknowledging import Run
 from sharecoord.api.kafka.errors import is_refused
 from sharecoord.core.changes import LogId, PartitionKey, Place
-from sharecoord.core.delivery import Assignment, Delivery, PartitionResult
-from sharecoord.core.fleet.held_book import HeldBook
+from sharecoord.core.delivery import Assignment, Delivery, LostRange, PartitionResult
+from sharecoord.core.fleet.held_book import HeldBook, LockBook
 from sharecoord.core.fleet.peering import Relayed
 from sharecoord.core.partition.decisions import (
     AcknowledgedRange,
@@ -145,6 +145,10 @@ class KafkaMember:
 
     # -- fetches and acknowledgements ------------------------------------------------------------
 
+    def came_since(self, delivered_records: int) -> int:
+        """The number of delivered records with those that wait, from a former number on."""
+        return delivered_records + sum(each.records for each in self.waiting)
+
     def take(self, now_ms: int, id_of: Callable[[str, str], UUID]) -> list[Delivery]:
         """The deliveries that wait; from now on the member holds them.
 
@@ -230,10 +234,7 @@ class KafkaMember:
         """The share session is over: what the member holds is released (KIP-932, T11)."""
         self.share = None
         session = self.session
-        session.credit.use_up()
-        for delivery in self.waiting:
-            self._hand_back(delivery)
-        self.waiting.clear()
+        self.hand_back_waiting()
         released = [
             (*log_id, [AcknowledgedRange(*held[:2], AcknowledgeType.RELEASE, held.lock_token)
                        for held in book.held()])
@@ -242,6 +243,31 @@ class KafkaMember:
         self.held.clear()
         if released and session.channel is self:
             self.group.acknowledge(session, released, Collector(lambda _: None))
+
+    def hand_back_waiting(self) -> None:
+        """What waits for a fetch goes back unseen."""
+        self.session.credit.use_up()
+        for delivery in self.waiting:
+            self._hand_back(delivery)
+        self.waiting.clear()
+
+    def follow(self, former: KafkaMember, lost: Iterable[LostRange]) -> None:
+        """Goes on with the share session of the same member, which has joined again.
+
+        Leaving and joining are about the group alone: a member that changes its subscription
+        acknowledges what it got before.
+        """
+        self.share, self.held = former.share, former.held
+        if self.share is not None:
+            # The new session fetches nothing yet.
+            self.share.served = None
+        for each in lost:
+            if (book := self.held.get(each.key.log_id)) is not None:
+                book.settled(*each.held)
+
+    def shown(self) -> LockBook:
+        """What the member holds, as it would show it at a join."""
+        return {log_id: book.held() for log_id, book in self.held.items()}
 
     def _hand_back(self, delivery: Delivery) -> None:
         self.group.hand_back(self.session, delivery.key, delivery.ranges)

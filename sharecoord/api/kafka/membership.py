@@ -122,9 +122,7 @@ class Membership:
 
     async def _join(self, request: Any, client_id: str, caller: Caller) -> KafkaMember:
         key = (request.group_id, request.member_id)
-        member = self._members.get(key)
-        if member is not None and member.share is not None:
-            member.close_share()
+        former = self._members.get(key)
         command = JoinCommand(
             member_id=request.member_id,
             client_id=client_id,
@@ -135,12 +133,15 @@ class Membership:
             max_poll_interval_ms=_POLL_INTERVAL_MS_MAX,
             credit_records=0,
             credit_bytes=0,
+            lock_book={} if former is None else former.shown(),
             opens=_OPENS,
             caller=caller,
         )
         group = await self._groups.open(request.group_id, caller.principal.name)
         member = KafkaMember(group)
-        member.group, member.joined, _ = await self._groups.join(key[0], command, member)
+        member.group, member.joined, lost = await self._groups.join(key[0], command, member)
+        if former is not None:
+            member.follow(former, lost)
         member.joined.is_atomic = True
         self._members[key] = member
         return member
