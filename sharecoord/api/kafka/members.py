@@ -196,7 +196,7 @@ class KafkaMember:
         waiting, self.waiting = self.waiting, []
         found = []
         for each in waiting:
-            if each.key.lane or self._fetches(each.key, id_of):
+            if self._fetches(each.key, id_of):
                 found.append(each)
             else:
                 self._hand_back(each)
