@@ -11,6 +11,7 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -120,7 +121,7 @@ class Application:
         self.board = StatusBoard()
         self.board.dropped_lines = dropped_lines
         self.address = ""
-        self.kafka_address = ""
+        self.kafka_addresses: list[str] = []
         """Where members connect that speak Kafka's protocol; "" = nowhere."""
         self.management_port: int | None = None
         self.failure: asyncio.Future[None] | None = None
@@ -166,7 +167,7 @@ class Application:
         for why in filter(None, (is_open, kafka_port_openness(config))):
             log.warning("the listener is open", why=why)
         # All files are read before Kafka is asked: who has made two mistakes hears of this one.
-        has_port = config.kafka_port.listen is not None
+        has_port = bool(config.kafka_port.listen)
         self._pair = listener_pair(config.tls, has_context=has_port)
         management = self._management() if config.management.enable else None
         loop = asyncio.get_running_loop()
@@ -265,8 +266,8 @@ class Application:
         if door is not None:
             await door.start()
             self._stack.push_async_callback(door.stop)
-        if config.kafka_port.listen is not None:
-            await self._serve_kafka(coordinator, operators, config.kafka_port.listen)
+        if config.kafka_port.listen:
+            await self._serve_kafka(coordinator, operators)
         self._stack.push_async_callback(coordinator.drain, drain_ms)
         # Health says NOT_SERVING first, so that nobody new comes while members are sent away.
         self._stack.push_async_callback(statuses.enter_graceful_shutdown)
@@ -277,9 +278,7 @@ class Application:
             )
             log.info("the other coordinators are told where this one is", address=peers)
 
-    async def _serve_kafka(
-        self, coordinator: Coordinator, operators: Operators, address: TcpAddress
-    ) -> None:
+    async def _serve_kafka(self, coordinator: Coordinator, operators: Operators) -> None:
         """Serves members that speak Kafka's protocol."""
         # Its codec takes memory: it is loaded where somebody speaks it.
         from sharecoord.api.kafka.server import KafkaPort
@@ -293,8 +292,10 @@ class Application:
             pair=self._pair,
             config=self.config.kafka_port,
         )
-        self.kafka_address = str(await port.start(address))
         self._stack.push_async_callback(port.close)
+        config = self.config.kafka_port
+        for address, advertised in zip_longest(config.listen, config.advertised):
+            self.kafka_addresses.append(str(await port.start(address, advertised)))
 
     @property
     def _security_parts(self) -> Security:
@@ -624,8 +625,8 @@ async def _serve(config: ProcessConfig, ready_file: Path | None) -> None:
     print(f"  Kafka       {brokers_of(config.kafka)}", file=sys.stderr)  # noqa: T201
     print(f"  store       {store.masked}", file=sys.stderr)  # noqa: T201
     print(f"  workers at  {application.address}", file=sys.stderr)  # noqa: T201
-    if application.kafka_address:
-        print(f"  Kafka at    {application.kafka_address}", file=sys.stderr)  # noqa: T201
+    for address in application.kafka_addresses:
+        print(f"  Kafka at    {address}", file=sys.stderr)  # noqa: T201
     if application.management_port is not None:
         scheme = "https" if config.management.tls_cert_file else "http"
         where = f"{scheme}://{config.management.host}:{application.management_port}"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, get_type_hints
 
 from sharecoord.config.endpoints import (
+    ALL_INTERFACES,
     StoreKind,
     UnixAddress,
     check_listen_security,
@@ -357,12 +358,19 @@ def _check_fleet(config: ProcessConfig) -> None:
 
 def _check_kafka_port(config: ProcessConfig) -> None:
     """Refuses what the Kafka port can not be."""
-    if config.kafka_port.listen is not None and config.coordinator.mode is Mode.FLEET:
-        raise InvalidConfigError(
-            "kafka.port.listen is set and coordinator.mode is fleet: the Kafka port serves a "
-            "coordinator that is alone. Remove kafka.port.listen, or set the mode to standalone."
-        )
     kafka_port_openness(config)
+    port = config.kafka_port
+    if port.advertised and len(port.advertised) != len(port.listen):
+        raise InvalidConfigError(
+            f"kafka.port.advertised has {len(port.advertised)} addresses and kafka.port.listen has "
+            f"{len(port.listen)}: give one for each, in the same order, or none"
+        )
+    for each in () if port.advertised else port.listen:
+        if each.host in ALL_INTERFACES:
+            raise InvalidConfigError(
+                f"kafka.port.listen={each} is all interfaces, which members can not connect to. "
+                "Set kafka.port.advertised to the name and port by which they reach this machine"
+            )
 
 
 def kafka_port_openness(config: ProcessConfig) -> str:
@@ -371,15 +379,17 @@ def kafka_port_openness(config: ProcessConfig) -> str:
     Raises:
         InvalidConfigError: Something is, and the operator has not accepted it.
     """
-    if config.kafka_port.listen is None:
-        return ""
-    return check_listen_security(
-        config.kafka_port.listen,
-        setting="kafka.port.listen",
-        tls=config.tls.enabled,
-        knows_clients=config.knows_clients,
-        insecure=config.listen.insecure,
+    found = (
+        check_listen_security(
+            address,
+            setting="kafka.port.listen",
+            tls=config.tls.enabled,
+            knows_clients=config.knows_clients,
+            insecure=config.listen.insecure,
+        )
+        for address in config.kafka_port.listen
     )
+    return " ".join(filter(None, found))
 
 
 def _check_memory(config: ProcessConfig) -> None:

@@ -137,13 +137,30 @@ def _parse_advertised(text: str) -> ListenAddress | None:
     return address
 
 
-def _parse_kafka_port(text: str) -> TcpAddress | None:
-    if not text:
-        return None
-    address = parse_listen_address(text)
-    if isinstance(address, TcpAddress):
-        return address
+def _parse_kafka_ports(text: str) -> tuple[TcpAddress, ...]:
+    return tuple(_parse_kafka_port(word) for word in text.split(",") if word.strip())
+
+
+def _parse_kafka_port(text: str) -> TcpAddress:
+    if not text.strip().startswith("unix:"):
+        try:
+            address = parse_listen_address(text)
+        except ValueError as error:
+            raise ValueError(str(error).removesuffix(", or unix:PATH")) from None
+        if isinstance(address, TcpAddress):
+            return address
     raise ValueError("HOST:PORT: Kafka's clients connect over TCP")
+
+
+def _parse_advertised_ports(text: str) -> tuple[TcpAddress, ...]:
+    found = _parse_kafka_ports(text)
+    if any(each.port == 0 or each.host in ALL_INTERFACES for each in found):
+        raise ValueError("addresses that others can connect to: real hosts and real ports")
+    return found
+
+
+def _render_addresses(addresses: tuple[TcpAddress, ...]) -> str:
+    return ",".join(map(str, addresses))
 
 
 def _parse_peer_address(text: str) -> TcpAddress | None:
@@ -220,12 +237,23 @@ class ListenConfig:
 class KafkaPortConfig:
     """Where share consumers connect that speak Kafka's own protocol."""
 
-    listen: TcpAddress | None = custom_setting(
+    listen: tuple[TcpAddress, ...] = custom_setting(
         "kafka.port.listen",
-        "`HOST:PORT` for share consumers that speak Kafka's own protocol; empty = none.",
-        default=None,
-        parser=_parse_kafka_port,
-        renderer=lambda address: "" if address is None else str(address),
+        "`HOST:PORT` for share consumers that speak Kafka's own protocol, or several with commas "
+        "between them; empty = none. With several processes, process N of them (from 0) adds N to "
+        "the ports.",
+        default=(),
+        parser=_parse_kafka_ports,
+        renderer=_render_addresses,
+    )
+    advertised: tuple[TcpAddress, ...] = custom_setting(
+        "kafka.port.advertised",
+        "Where members reach `kafka.port.listen`, one address for each of its addresses, in their "
+        "order: the name of a service or a proxy, or of this machine. Empty = where it listens. "
+        "With several processes, process N adds N to the ports.",
+        default=(),
+        parser=_parse_advertised_ports,
+        renderer=_render_addresses,
     )
     max_connections: int = int_setting(
         "kafka.port.max.connections",

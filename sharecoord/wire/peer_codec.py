@@ -164,7 +164,8 @@ def _put_member_up(into: peer.MemberUp, up: MemberUp) -> None:
         into.paused.add(topic=topic, partition=partition)
     into.lock_book.extend(map(codec.lost_range, up.lock_book))
     into.opens.extend(sorted(up.opens))  # type: ignore[arg-type]
-    into.principal, into.takes_batches = up.principal, up.takes_batches
+    into.principal = up.principal
+    into.takes_batches, into.is_atomic = up.takes_batches, up.is_atomic
 
 
 def _member_up(found: peer.MemberUp) -> MemberUp:
@@ -183,6 +184,7 @@ def _member_up(found: peer.MemberUp) -> MemberUp:
         codec.opened(found.opens),
         found.principal,
         found.takes_batches,
+        found.is_atomic,
     )
 
 

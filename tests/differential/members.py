@@ -1,11 +1,12 @@
-"""One member of a share group, driven in the same way with either client, here or in a child.
+"""One member of a share group, driven in the same way with each client, here or in a child.
 
-`confluent_kafka` and `sharecoord_sdk` have the same `ShareConsumer`; this is the one place that
-knows where a script has to speak to them differently.
+`confluent_kafka` and `sharecoord_sdk` have the same `ShareConsumer`, Kafka's Java client has its
+own; this is the one place that knows where a script has to speak to them differently.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
 import itertools
 import multiprocessing
@@ -15,10 +16,14 @@ from concurrent.futures import Future, wait
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple, Protocol
 
+from tests.java_members import JavaProgram
+
 NATIVE, OURS = "confluent_kafka", "sharecoord_sdk"
 COMMIT_S = 20.0
 CHILD_ANSWERS_S = 60.0
 CLOSE_S = 40.0
+JAVA = "java "
+"""What begins the module of Kafka's Java client; its version follows."""
 _NEVER_CLOSED: list[Any] = []
 """Kept, because librdkafka would wait for them once more when they are collected."""
 
@@ -256,3 +261,80 @@ def _serve(pipe: Connection, arguments: tuple[Any, ...]) -> None:
         pass  # the parent is gone
     except Exception as error:  # noqa: BLE001 - whatever it is, the parent reports it
         pipe.send((repr(error), None))
+
+
+class JavaMember:
+    """A consumer of Kafka's Java client; see `Member`.
+
+    Members share a Java process, but for one that is to be killed.
+    """
+
+    def __init__(
+        self, program: JavaProgram, name: str, topic: str, config: Mapping[str, Any]
+    ) -> None:
+        self.name = name
+        self._topic = topic
+        self._turn = itertools.count()
+        self._program = program
+        # A script has names of its own, and scripts of a run share the program.
+        unique = f"{config['group.id']}-{name}"
+        self._consumer = program.consumer(unique, {**config, "client.id": name})
+        self._consumer.subscribe(topic)
+
+    def poll(self, timeout_s: float) -> list[Seen]:
+        return [Seen(r.partition, r.offset, r.delivery) for r in self._consumer.poll(timeout_s)]
+
+    def acknowledge(self, place: Place, kind: int) -> None:
+        """Now and then corrected before it is sent."""
+        if next(self._turn) % 5 == 0:
+            other = REJECT if kind == ACCEPT else ACCEPT
+            self._consumer.acknowledge_offset(self._topic, *place, other)
+        self._consumer.acknowledge_offset(self._topic, *place, kind)
+
+    def commit(self) -> dict[int, str | None]:
+        outcome = self._consumer.commit_sync(COMMIT_S)
+        return {partition: error for (_, partition), error in outcome.items()}
+
+    def commit_async(self) -> None:
+        self._consumer.commit_async()
+
+    def confirmations(self) -> list[Confirmed]:
+        found, self._consumer.heard = self._consumer.heard, []
+        return [Confirmed((each.partition, each.offset), each.error) for each in found]
+
+    def hold(self) -> None:
+        """Kafka's client has no such thing."""
+
+    def leave(self) -> None:
+        self._consumer.unsubscribe()
+
+    def close(self) -> list[Confirmed]:
+        self._consumer.close()
+        return self.confirmations()
+
+    def kill(self) -> None:
+        self._program.kill()
+
+
+class JavaMemberAlone(JavaMember):
+    """One with a Java process of its own, which can be killed."""
+
+    def close(self) -> list[Confirmed]:
+        found = super().close()
+        self._program.close()
+        return found
+
+
+@functools.cache
+def java_program(version: str) -> JavaProgram:
+    """The program that members share which nobody kills; it ends with this process."""
+    return JavaProgram(version)
+
+
+def java_member(
+    version: str, name: str, topic: str, config: Mapping[str, Any], *, child: bool
+) -> JavaMember:
+    """A member of Kafka's Java client; a child has a process of its own."""
+    if child:
+        return JavaMemberAlone(JavaProgram(version), name, topic, config)
+    return JavaMember(java_program(version), name, topic, config)

@@ -15,6 +15,7 @@ from tests.differential.kafka_offsets import Place as Standing
 from tests.differential.members import ACCEPT, OURS, REJECT, RELEASE, Confirmed, Member, Place, Seen
 from tests.differential.script import (
     ANSWERS,
+    SPECIALS,
     Content,
     Fate,
     Kind,
@@ -230,6 +231,7 @@ class Player:
             self._topic,
             partitions=self._script.partitions,
             child=phase.kind is Kind.KILLS,
+            reads_ahead=not SPECIALS[phase.kind],
             config={
                 "max.poll.records": phase.take,
                 "share.acknowledgement.mode": (

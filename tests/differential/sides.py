@@ -1,4 +1,4 @@
-"""The two that are compared: Kafka's own share groups, and a coordinator."""
+"""Those that are compared: Kafka's own share groups, and a coordinator by either of its doors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,15 @@ from tests.differential.kafka_offsets import (
     alter_share_group_offsets,
     share_group_offsets,
 )
-from tests.differential.members import NATIVE, OURS, ChildMember, LocalMember, Member
+from tests.differential.members import (
+    JAVA,
+    NATIVE,
+    OURS,
+    ChildMember,
+    LocalMember,
+    Member,
+    java_member,
+)
 from tests.support import eventually
 
 WAIT_S = 30.0
@@ -144,6 +152,38 @@ class OurSide(NamedTuple):
         return held == [count]
 
 
+class PortSide(NamedTuple):
+    """Kafka's own clients at the Kafka port of a coordinator."""
+
+    address: str
+    ours: OurSide
+    """The same coordinator by its other door, for operators."""
+    module: str = NATIVE
+    name: str = "port"
+
+    def configure(self, group: str, settings: Mapping[str, str]) -> None:
+        self.ours.configure(group, settings)
+
+    def offsets(self, group: str, topic: str) -> dict[int, Place]:
+        """As Kafka's tools ask for them."""
+        found = share_group_offsets(self.address, group)
+        return {n: place for (t, n), place in found.items() if t == topic and place.start >= 0}
+
+    @property
+    def tells_start_at_once(self) -> bool:
+        return self.ours.tells_start_at_once
+
+    def agrees(self, found: Place, paper: Place, gaps: int) -> bool:
+        return self.ours.agrees(found, paper, gaps)
+
+    def reset(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
+        self.ours.reset(group, topic, offsets)
+
+    def holds_only(self, group: str, member: str, count: int) -> bool:
+        # Kafka's clients hand nothing back: what a fetch under way has brought is theirs.
+        return True
+
+
 def join(
     side: Side,
     group: str,
@@ -152,6 +192,7 @@ def join(
     *,
     partitions: int = 1,
     child: bool = False,
+    reads_ahead: bool = True,
     config: Mapping[str, Any] | None = None,
 ) -> Member:
     """A new, subscribed member.
@@ -163,6 +204,8 @@ def join(
         topic: What it reads.
         partitions: How many partitions that topic has.
         child: Whether it lives in a process of its own, so that it can be killed.
+        reads_ahead: Whether its client may fetch more while the program has records. Kafka's Java
+            client does, and of a program that falls silent nobody knows what was fetched.
         config: Settings of its client; explicit acknowledgement unless they say otherwise.
     """
     base = {
@@ -170,5 +213,9 @@ def join(
         "group.id": group,
         "share.acknowledgement.mode": "explicit",
     }
+    own = {**base, **(config or {})}
+    if side.module.startswith(JAVA):
+        own["share.acquire.mode"] = "batch_optimized" if reads_ahead else "record_limit"
+        return java_member(side.module.removeprefix(JAVA), name, topic, own, child=child)
     kind = ChildMember if child else LocalMember
-    return kind(side.module, name, topic, partitions, {**base, **(config or {})})
+    return kind(side.module, name, topic, partitions, own)

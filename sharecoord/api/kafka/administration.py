@@ -9,9 +9,10 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from sharecoord.api.checks import check_group_id
-from sharecoord.api.kafka.cluster import NO_TIME, NOT_ASKED, Cluster, operations
+from sharecoord.api.kafka.cluster import NO_TIME, NOT_ASKED, operations
 from sharecoord.api.kafka.codec import Head, make
 from sharecoord.api.kafka.errors import code_of
+from sharecoord.api.kafka.topic_ids import TopicIds
 from sharecoord.errors import GroupNotFoundError, InvalidRequestError, SharecoordError
 from sharecoord.runtime.admin.descriptions import GroupView, MemberView, PartitionView
 from sharecoord.runtime.admin.groups import GroupState
@@ -45,9 +46,9 @@ _OPERATIONS: Final = {
 class Administration:
     """Answers operators, as `security.rules.file` lets them."""
 
-    def __init__(self, operators: Operators, cluster: Cluster) -> None:
+    def __init__(self, operators: Operators, ids: TopicIds) -> None:
         self._operators = operators
-        self._cluster = cluster
+        self._ids = ids
 
     async def list_groups(self, head: Head, request: Any, caller: Caller) -> Any:
         """All share groups; none for who asks for groups of other types alone."""
@@ -166,7 +167,7 @@ class Administration:
             make(
                 head,
                 "TopicPartitions",
-                topic_id=self._cluster.known_id(topic),
+                topic_id=self._ids.known_id(topic),
                 topic_name=topic,
                 partitions=partitions,
             )
@@ -198,7 +199,7 @@ class Administration:
         error = None if isinstance(view.error, GroupNotFoundError) else view.error
         known = {(each.topic, each.partition): each for each in view.partitions if not each.lane}
         for each in known.values():
-            self._cluster.id_of(each.topic, each.topic_id)
+            self._ids.id_of(each.topic, each.topic_id)
         if topics is None or error is not None:
             # Who may not see the group does not learn which of the topics there are either.
             wanted = sorted(known)
@@ -214,7 +215,7 @@ class Administration:
                     head,
                     "DescribeShareGroupOffsetsResponseTopic",
                     topic_name=topic,
-                    topic_id=self._cluster.known_id(topic),
+                    topic_id=self._ids.known_id(topic),
                     partitions=tuple(_offset(head, place, known) for place in places),
                 )
                 for topic, places in groupby(wanted, key=lambda place: place[0])
@@ -244,7 +245,7 @@ class Administration:
                 errors |= {(each.topic, each.partition): each.error for each in results}
                 for each in results:
                     if each.error is None:
-                        self._cluster.id_of(each.topic, each.topic_id)
+                        self._ids.id_of(each.topic, each.topic_id)
         except SharecoordError as error:
             problem = error
         return make(
@@ -264,7 +265,7 @@ class Administration:
             head,
             "AlterShareGroupOffsetsResponseTopic",
             topic_name=topic.topic_name,
-            topic_id=self._cluster.known_id(topic.topic_name),
+            topic_id=self._ids.known_id(topic.topic_name),
             partitions=tuple(
                 make(
                     head,
@@ -300,7 +301,7 @@ class Administration:
                     head,
                     "DeleteShareGroupOffsetsResponseTopic",
                     topic_name=topic,
-                    topic_id=self._cluster.known_id(topic),
+                    topic_id=self._ids.known_id(topic),
                     **_error(error),
                 )
                 for topic, error in results.items()

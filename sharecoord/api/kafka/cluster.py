@@ -5,14 +5,12 @@ from __future__ import annotations
 import re
 from datetime import timedelta
 from typing import Any, Final
-from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
 from sharecoord.api.kafka.codec import VERSIONS, Head, make
 from sharecoord.api.kafka.connection import Connection
 from sharecoord.api.kafka.errors import code_of
-from sharecoord.api.kafka.topic_ids import wire_id
 from sharecoord.config.endpoints import TcpAddress
 from sharecoord.errors import InvalidRequestError, SharecoordError
 from sharecoord.security.actions import ACTIONS_OF, Action, Kind, group
@@ -51,22 +49,24 @@ OPERATIONS: Final = operations("describe")
 
 
 class Cluster:
-    """Answers questions about brokers and groups' places, and knows the ids of topics."""
+    """Answers questions about brokers and groups' places, as one listener's clients see them."""
 
-    def __init__(self, cluster_id: str, address: TcpAddress, guard: Guard) -> None:
-        """Members connect to `address`; the guard says whom groups concern."""
+    def __init__(self, cluster_id: str, guard: Guard) -> None:
+        """The guard says whom groups concern."""
         self._guard = guard
         self.cluster_id = cluster_id
-        self._broker = {
+        self.address = TcpAddress("", 0)
+        """Where members reach the listener."""
+
+    @property
+    def _broker(self) -> dict[str, Any]:
+        """The one broker, by the names that the fields of answers have."""
+        return {
             "node_id": NODE_ID,
             "broker_id": NODE_ID,
-            "host": address.host,
-            "port": address.port,
+            "host": self.address.host,
+            "port": self.address.port,
         }
-        """The one broker, by the names that the fields of answers have."""
-        self._topics: dict[UUID, str] = {}
-        """Names of topics that were told, by id: some clients ask by id, old brokers know none."""
-        self._ids: dict[str, UUID] = {}
 
     def api_versions(self, head: Head, error: ErrorCode = ErrorCode.none) -> Any:
         """The APIs of this port, with their versions."""
@@ -174,17 +174,3 @@ class Cluster:
             brokers=(broker,),
             cluster_authorized_operations=OPERATIONS if is_asked else NOT_ASKED,
         )
-
-    def known_id(self, topic: str) -> UUID | None:
-        """The id under which a topic was told; None = it was not."""
-        return self._ids.get(topic)
-
-    def name_of(self, topic_id: UUID | None) -> str | None:
-        """The topic that was told under this id."""
-        return None if topic_id is None else self._topics.get(topic_id)
-
-    def id_of(self, topic: str, topic_id: str) -> UUID:
-        """The id of a topic on the wire, which is asked for by it later."""
-        found = wire_id(self.cluster_id, topic, topic_id)
-        self._topics[found], self._ids[topic] = topic, found
-        return found

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from kio.schema.errors import ErrorCode
 
 from sharecoord.core.delivery import PartitionResult
+from sharecoord.core.partition.decisions import RangeOutcome
+from sharecoord.core.states import AcknowledgeOutcome
 from sharecoord.errors import (
     GroupMaxSizeReachedError,
     GroupNotEmptyError,
@@ -61,8 +64,21 @@ def code_of(error: SharecoordError) -> ErrorCode:
     return ErrorCode.unknown_server_error
 
 
+def is_refused(exceptions: Iterable[RangeOutcome]) -> bool:
+    """Whether acknowledgements failed: all of a partition, as a broker does it."""
+    return any(each.outcome is not AcknowledgeOutcome.UNKNOWN_OUTCOME for each in exceptions)
+
+
 def acknowledge_code(result: PartitionResult) -> ErrorCode:
-    """The code for the acknowledgements of one share-partition."""
+    """The code for the acknowledgements of one share-partition: that of the first error.
+
+    Offsets below the start offset are finished, whoever finished them: no error at a broker.
+    """
     if result.error is not None:
         return code_of(result.error)
-    return ErrorCode.invalid_record_state if result.exceptions else ErrorCode.none
+    for each in result.exceptions:
+        if each.outcome is AcknowledgeOutcome.INVALID_REQUEST:
+            return ErrorCode.invalid_request
+        if is_refused([each]):
+            return ErrorCode.invalid_record_state
+    return ErrorCode.none

@@ -12,17 +12,19 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
-from sharecoord.api.kafka.cluster import NO_TIME, NODE_ID, Cluster
+from sharecoord.api.kafka.acknowledging import RefusedError, runs_of
+from sharecoord.api.kafka.cluster import NO_TIME, NODE_ID
 from sharecoord.api.kafka.codec import Head, answer_of, make, prefix_of
 from sharecoord.api.kafka.connection import Parts
 from sharecoord.api.kafka.errors import acknowledge_code, code_of
 from sharecoord.api.kafka.members import KafkaMember
 from sharecoord.api.kafka.membership import Membership
+from sharecoord.api.kafka.topic_ids import TopicIds
 from sharecoord.core.changes import Place
 from sharecoord.core.delivery import Delivery, PartitionResult
 from sharecoord.core.fleet.peering import Relayed
 from sharecoord.core.partition.decisions import AcknowledgedRange, Acknowledgements
-from sharecoord.core.states import AcknowledgeType, AcquireMode
+from sharecoord.core.states import AcquireMode
 from sharecoord.errors import QuotaExceededError, SharecoordError
 from sharecoord.runtime.kernel.context import Context
 from sharecoord.security.principals import Caller
@@ -47,7 +49,9 @@ Errors = dict[tuple[UUID, int], ErrorCode]
 Found = dict[tuple[UUID, int], list[Delivery | Relayed]]
 """By topic id and partition: the records of an answer."""
 
-_GAP: Final = 0
+NO_TOPIC: Final = UUID(int=0)
+"""Stands for the id of a topic in a request that names none."""
+
 _PARTITION: Final = struct.Struct(">ih")
 _RANGE: Final = struct.Struct(">qqhB")
 _LEADER: Final = struct.Struct(">iiB")
@@ -56,10 +60,10 @@ _LEADER: Final = struct.Struct(">iiB")
 class Fetching:
     """The fetches and acknowledgements of all members of this port."""
 
-    def __init__(self, context: Context, membership: Membership, cluster: Cluster) -> None:
+    def __init__(self, context: Context, membership: Membership, ids: TopicIds) -> None:
         self._context = context
         self._membership = membership
-        self._cluster = cluster
+        self._ids = ids
 
     # -- ShareFetch ------------------------------------------------------------------------------
 
@@ -70,31 +74,35 @@ class Fetching:
         """
         try:
             member = self._membership.find(request, caller, "ShareFetch")
-            failed = self._turn(member, request, connection)
+            failed = _checked_sizes(request) or self._turn(member, request, connection)
         except QuotaExceededError:
-            return _fetched(head, ErrorCode.share_session_limit_reached, 0, {}, {})
+            return _fetched(head, ErrorCode.share_session_limit_reached, 0, {}, {}, {})
         except SharecoordError as error:
-            return _fetched(head, code_of(error), 0, {}, {})
+            return _fetched(head, code_of(error), 0, {}, {}, {})
         if failed is not ErrorCode.none:
-            return _fetched(head, failed, 0, {}, {})
+            return _fetched(head, failed, 0, {}, {}, {})
         session = member.session
         member.group.expire_later(session)
-        said, errors = self._said(member, request.topics)
+        said, errors = self._said(member, request)
+        refused = self._refused(member, request.topics)
         settled = member.acknowledge(said) if said else None
-        if request.share_session_epoch != CLOSE:
+        is_last = request.share_session_epoch == CLOSE
+        if not is_last:
             self._change(member, request)
             await self._wait(member, request)
         if settled is not None:
             errors |= self._errors(await _asked_again(member, said, settled))
-        deliveries = member.take(self._context.clock.now_ms())
-        if request.share_session_epoch == CLOSE:
+        deliveries: list[Delivery | Relayed] = []
+        if is_last:
             self._membership.close_share(member)
+        elif request.max_records > 0:
+            deliveries = member.take(self._context.clock.now_ms())
         found: Found = {}
         for each in deliveries:
-            place = self._cluster.id_of(each.key.topic, each.key.topic_id), each.key.partition
+            place = self._ids.id_of(each.key.topic, each.key.topic_id), each.key.partition
             found.setdefault(place, []).append(each)
         lock_ms = member.group.settings.lock_duration_ms
-        return _fetched(head, ErrorCode.none, lock_ms, found, errors)
+        return _fetched(head, ErrorCode.none, lock_ms, found, errors, refused)
 
     def _turn(self, member: KafkaMember, request: Any, connection: object) -> ErrorCode:
         """Opens a share session, or takes the next request of one (KIP-932, share sessions)."""
@@ -111,12 +119,13 @@ class Fetching:
         """Takes what the member fetches from now on; it gets nothing of other partitions."""
         share, session = member.share, member.session
         assert share is not None, "opened"
-        before = set(share.places)
+        # A session begins with no partition at all, whatever an earlier one had.
+        before = None if request.share_session_epoch == OPEN else set(share.places)
         share.places.update(self._places(request.topics))
         share.places.difference_update(
             (name, number)
             for topic in request.forgotten_topics_data
-            if (name := self._cluster.name_of(topic.topic_id))
+            if (name := self._ids.name_of(topic.topic_id))
             for number in topic.partitions
         )
         if share.places != before:
@@ -126,13 +135,16 @@ class Fetching:
 
     def _places(self, topics: Iterable[Any]) -> Iterator[Place]:
         for topic in topics:
-            if name := self._cluster.name_of(topic.topic_id):
+            if name := self._ids.name_of(topic.topic_id):
                 yield from ((name, part.partition_index) for part in topic.partitions)
 
     async def _wait(self, member: KafkaMember, request: Any) -> None:
         """Opens the credit of this fetch, and waits for records."""
         session, group = member.session, member.group
         group.polled(session)
+        if request.max_records <= 0 or request.max_bytes <= 0:
+            # Locks are renewed, or acknowledgements sent, and nothing is fetched.
+            return
         # What came too late for the last fetch goes out with this one.
         waiting = sum(each.records for each in member.waiting) + member.on_way_records
         records = max(0, request.max_records - waiting)
@@ -141,7 +153,7 @@ class Fetching:
             group.changed(session)
         session.max_poll_records = records + group.held(session)
         session.credit.records = session.credit.delivered_records + records
-        session.credit.size_bytes = session.credit.delivered_bytes + max(1, request.max_bytes)
+        session.credit.size_bytes = session.credit.delivered_bytes + request.max_bytes
         group.dispatcher.offer(session)
         wait_s = min(MAX_WAIT_S, request.max_wait.total_seconds())
         enough_bytes = max(1, request.min_bytes)
@@ -176,7 +188,7 @@ class Fetching:
             return self._acknowledged(head, code_of(error), 0, {})
         member.group.expire_later(member.session)
         member.group.polled(member.session)
-        said, errors = self._said(member, request.topics)
+        said, errors = self._said(member, request)
         settled = member.acknowledge(said) if said else None
         settling = self._settle(head, member, said, settled, errors)
         if request.share_session_epoch != CLOSE:
@@ -227,40 +239,52 @@ class Fetching:
 
     # -- what members say ------------------------------------------------------------------------
 
-    def _said(self, member: KafkaMember, topics: Iterable[Any]) -> tuple[Acknowledgements, Errors]:
+    def _said(self, member: KafkaMember, request: Any) -> tuple[Acknowledgements, Errors]:
         """Acknowledgements under the tokens of the member's locks, and errors for all others."""
+        may_renew = getattr(request, "is_renew_ack", False)
         said: list[tuple[str, str, int, Sequence[AcknowledgedRange]]] = []
         errors: Errors = {}
-        for topic in topics:
-            name = self._cluster.name_of(topic.topic_id)
+        for topic in request.topics:
+            name = self._ids.name_of(topic.topic_id)
             topic_id = "" if name is None else member.group.topic_ids.get(name, "")
             for part in topic.partitions:
                 if not part.acknowledgement_batches:
                     continue
-                place = topic.topic_id, part.partition_index
+                place = topic.topic_id or NO_TOPIC, part.partition_index
                 errors[place] = ErrorCode.none
+                try:
+                    runs = runs_of(part.acknowledgement_batches, may_renew=may_renew)
+                except RefusedError as refused:
+                    errors[place] = refused.code
+                    continue
                 if name is None:
                     errors[place] = ErrorCode.unknown_topic_id
                     continue
                 log_id = name, topic_id, part.partition_index
-                book = member.held.get(log_id)
-                ranges: list[AcknowledgedRange] = []
-                for first, last, kind in _runs(part.acknowledgement_batches):
-                    held = () if book is None else book.held_within(first, last)
-                    if sum(each.last - each.first + 1 for each in held) != last - first + 1:
-                        errors[place] = ErrorCode.invalid_record_state
-                    ranges += (
-                        AcknowledgedRange(each.first, each.last, kind, each.lock_token)
-                        for each in held
-                    )
-                if ranges:
-                    said.append((*log_id, ranges))
+                said.append((*log_id, member.under_tokens(log_id, runs)))
         return said, errors
+
+    def _refused(self, member: KafkaMember, topics: Iterable[Any]) -> Errors:
+        """Why partitions can not be fetched, where they can not."""
+        known = () if member.share is None else member.share.places
+        refused: Errors = {}
+        for topic in topics:
+            name = self._ids.name_of(topic.topic_id)
+            numbers = member.group.partition_ids.get(name or "")
+            for part in topic.partitions:
+                place = topic.topic_id or NO_TOPIC, part.partition_index
+                if name is None:
+                    refused[place] = ErrorCode.unknown_topic_id
+                elif numbers is None or (name, part.partition_index) in known:
+                    continue
+                elif part.partition_index not in numbers:
+                    refused[place] = ErrorCode.unknown_topic_or_partition
+        return refused
 
     def _errors(self, results: Iterable[PartitionResult]) -> Errors:
         """The outcomes that are errors."""
         return {
-            (self._cluster.id_of(each.key.topic, each.key.topic_id), each.key.partition): code
+            (self._ids.id_of(each.key.topic, each.key.topic_id), each.key.partition): code
             for each in results
             if (code := acknowledge_code(each)) is not ErrorCode.none
         }
@@ -295,6 +319,20 @@ def _may_succeed(result: PartitionResult) -> bool:
     return result.error is not None and result.error.retriable
 
 
+def _checked_sizes(request: Any) -> ErrorCode:
+    """The error for a ShareFetch that renews locks and asks for records too (KIP-1222)."""
+    asks = (
+        request.max_wait.total_seconds(),
+        request.min_bytes,
+        request.max_bytes,
+        request.max_records,
+    )
+    if getattr(request, "is_renew_ack", False) and any(asks):
+        return ErrorCode.invalid_request
+    is_known = getattr(request, "share_acquire_mode", 0) in (0, 1)
+    return ErrorCode.none if is_known else ErrorCode.unknown_server_error
+
+
 def _next_turn(member: KafkaMember, epoch: int) -> ErrorCode:
     """Takes the next request of an open share session; only a ShareFetch can open one."""
     if epoch == OPEN:
@@ -312,29 +350,6 @@ def _mode_of(request: Any) -> AcquireMode:
     return AcquireMode.RECORD_LIMIT if is_exact else AcquireMode.BATCH_OPTIMIZED
 
 
-def _runs(batches: Iterable[Any]) -> Iterator[tuple[int, int, AcknowledgeType]]:
-    """Consecutive offsets that are acknowledged alike.
-
-    A single type, or the same for all, is for the whole batch. Gaps are archived by the coordinator
-    before anybody gets them; what a client takes for one all the same has no record, and is
-    finished.
-    """
-    for batch in batches:
-        types = batch.acknowledge_types
-        if len(types) == 1 or types.count(types[0]) == len(types):
-            yield batch.first_offset, batch.last_offset, _type_of(types[0])
-            continue
-        first = batch.first_offset
-        for kind, same in groupby(types):
-            count = sum(1 for _ in same)
-            yield first, first + count - 1, _type_of(kind)
-            first += count
-
-
-def _type_of(number: int) -> AcknowledgeType:
-    return AcknowledgeType.ACCEPT if number == _GAP else AcknowledgeType(number)
-
-
 # -- the answer to a fetch, by hand: its record data is not copied --------------------------------
 
 
@@ -344,9 +359,13 @@ def _fetched(
     lock_ms: int,
     found: Found,
     errors: Errors,
+    refused: Errors,
 ) -> Parts:
-    """ShareFetchResponse, versions 1 and 2, with its length."""
-    places = sorted(found.keys() | errors.keys())
+    """ShareFetchResponse, versions 1 and 2, with its length.
+
+    `errors` are those of acknowledgements, `refused` those of fetches.
+    """
+    places = sorted(found.keys() | errors.keys() | refused.keys())
     topics = [(topic_id, list(same)) for topic_id, same in groupby(places, key=lambda p: p[0])]
     parts: Parts = [
         prefix_of(head),
@@ -356,8 +375,8 @@ def _fetched(
     for topic_id, of_topic in topics:
         parts += topic_id.bytes, _uvarint(len(of_topic) + 1)
         for place in of_topic:
-            code = errors.get(place, ErrorCode.none)
-            _add_partition(parts, place[1], code, found.get(place, []))
+            codes = refused.get(place, ErrorCode.none), errors.get(place, ErrorCode.none)
+            _add_partition(parts, place[1], codes, found.get(place, []))
         parts.append(b"\0")
     # No endpoints of other brokers, no tagged fields.
     parts.append(b"\1\0")
@@ -365,11 +384,15 @@ def _fetched(
 
 
 def _add_partition(
-    parts: Parts, number: int, acknowledged: ErrorCode, deliveries: list[Delivery | Relayed]
+    parts: Parts,
+    number: int,
+    codes: tuple[ErrorCode, ErrorCode],
+    deliveries: list[Delivery | Relayed],
 ) -> None:
+    fetched, acknowledged = codes
     data = _record_data(deliveries)
     parts += (
-        _PARTITION.pack(number, 0),
+        _PARTITION.pack(number, fetched.value),
         # No message, the code of the acknowledgements, no message.
         struct.pack(">BhB", 0, acknowledged.value, 0),
         # As a broker answers that is the leader.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import Final
 
 from sharecoord.api.kafka.connection import Connection
@@ -16,6 +17,9 @@ from sharecoord.config.endpoints import TcpAddress
 from sharecoord.config.process_settings import KafkaPortConfig
 from sharecoord.security.files import WatchedFiles
 from sharecoord.security.key_pairs import KeyPair
+
+Make = Callable[[Callable[[Connection], None]], Connection]
+"""Makes a connection, which says when it is over."""
 
 LOOK_INTERVAL_S: Final = 1.0
 """How often connections are looked at."""
@@ -43,7 +47,6 @@ class Listener:
 
     def __init__(
         self,
-        make: Callable[[Callable[[Connection], None]], Connection],
         limits: KafkaPortConfig,
         strangers: Strangers,
         pair: WatchedFiles[KeyPair] | None,
@@ -51,17 +54,15 @@ class Listener:
         """Does not listen yet.
 
         Args:
-            make: Makes a connection, which says when it is over.
             limits: How long connections may be silent.
             strangers: How many there may be.
             pair: What the listener shows; None = it speaks clear text.
         """
-        self._make = make
         self._timeout_s = limits.authentication_timeout_ms / 1000
         self._idle_s = limits.connections_max_idle_ms / 1000
         self._strangers = strangers
         self._pair = pair
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
         self._open: dict[Connection, str] = {}
         """Connections, and the host of each."""
         self._securing: set[asyncio.Task[None]] = set()
@@ -71,17 +72,23 @@ class Listener:
         """Those that are served: TLS, where it is spoken, is agreed on."""
         return self._open.keys()
 
-    async def start(self, address: TcpAddress) -> int:
-        """Listens; returns the port.
+    async def start(self, address: TcpAddress, make: Make) -> int:
+        """Listens at one more address; returns the port.
+
+        Args:
+            address: Where.
+            make: Makes a connection of a client that comes there.
 
         Raises:
             OSError: The address can not be had.
         """
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(
-            lambda: _Arrival(self._come), address.host, address.port, backlog=BACKLOG
+        come = partial(self._come, make)
+        server = await loop.create_server(
+            lambda: _Arrival(come), address.host, address.port, backlog=BACKLOG
         )
-        return int(self._server.sockets[0].getsockname()[1])
+        self._servers.append(server)
+        return int(server.sockets[0].getsockname()[1])
 
     async def run(self) -> None:
         """Looks at the connections again and again."""
@@ -104,8 +111,8 @@ class Listener:
 
     def close(self) -> None:
         """Ends the listener and all connections."""
-        if self._server is not None:
-            self._server.close()
+        for server in self._servers:
+            server.close()
         for task in list(self._securing):
             task.cancel()
         for connection in list(self._open):
@@ -113,20 +120,26 @@ class Listener:
 
     # -- one connection --------------------------------------------------------------------------
 
-    def _come(self, arrival: _Arrival, transport: asyncio.Transport) -> None:
+    def _come(self, make: Make, arrival: _Arrival, transport: asyncio.Transport) -> None:
         host = str(transport.get_extra_info("peername")[0])
         if not self._strangers.come(host):
             transport.abort()
         elif self._pair is None:
-            self._serve(arrival, transport, host)
+            self._serve(make, arrival, transport, host)
         else:
             transport.pause_reading()
-            task = asyncio.create_task(self._secure(arrival, transport, host, self._pair.value))
+            pair = self._pair.value
+            task = asyncio.create_task(self._secure(make, arrival, transport, host, pair))
             self._securing.add(task)
             task.add_done_callback(self._securing.discard)
 
     async def _secure(
-        self, arrival: _Arrival, transport: asyncio.Transport, host: str, pair: KeyPair
+        self,
+        make: Make,
+        arrival: _Arrival,
+        transport: asyncio.Transport,
+        host: str,
+        pair: KeyPair,
     ) -> None:
         """Agrees on TLS. The pair is that of now: each new connection gets the newest."""
         assert pair.context is not None, "asked for with the pair"
@@ -147,10 +160,12 @@ class Listener:
                 transport.abort()
                 self._strangers.go(host)
             else:
-                self._serve(arrival, secured, host)
+                self._serve(make, arrival, secured, host)
 
-    def _serve(self, arrival: _Arrival, transport: asyncio.Transport, host: str) -> None:
-        connection = self._make(self._gone)
+    def _serve(
+        self, make: Make, arrival: _Arrival, transport: asyncio.Transport, host: str
+    ) -> None:
+        connection = make(self._gone)
         self._open[connection] = host
         transport.set_protocol(connection)
         connection.connection_made(transport)

@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from sharecoord.api.kafka.acknowledging import Run
+from sharecoord.api.kafka.errors import is_refused
 from sharecoord.core.changes import LogId, PartitionKey, Place
 from sharecoord.core.delivery import Assignment, Delivery, PartitionResult
 from sharecoord.core.fleet.held_book import HeldBook
@@ -19,7 +21,7 @@ from sharecoord.core.partition.decisions import (
     RangeOutcome,
     TakenBack,
 )
-from sharecoord.core.states import AcknowledgeType
+from sharecoord.core.states import AcknowledgeOutcome, AcknowledgeType
 from sharecoord.errors import SharecoordError, UnsupportedVersionError
 from sharecoord.runtime.group.actor import GroupActor
 from sharecoord.runtime.member.session import Session
@@ -27,6 +29,9 @@ from sharecoord.runtime.partition.collector import Collector
 
 EPOCH_MAX: Final = 2**31 - 1
 """The last epoch of a share session; 1 follows (KIP-932)."""
+
+_NO_TOKEN: Final = 0
+_STILL_HELD: Final = (AcknowledgeOutcome.INVALID_REQUEST, AcknowledgeOutcome.RENEW_DISABLED)
 
 
 @dataclass(eq=False)
@@ -160,12 +165,38 @@ class KafkaMember:
     # -- fetches and acknowledgements ------------------------------------------------------------
 
     def take(self, now_ms: int) -> list[Delivery | Relayed]:
-        """The deliveries that wait; from now on the member holds them."""
-        found, self.waiting = self.waiting, []
+        """The deliveries that wait; from now on the member holds them.
+
+        One of a partition that it fetches no longer, which was on its way, goes back unseen.
+        """
+        waiting, self.waiting = self.waiting, []
+        places = self.share.places if self.share is not None else ()
+        found = [each for each in waiting if each.key.home in places]
+        for each in waiting:
+            if each.key.home not in places:
+                self._hand_back(each)
         for each in found:
             book = self.held.setdefault(each.key.log_id, HeldBook())
             for one in each.ranges:
                 book.put(one.first, one.last, one.lock_token, max(one.deadline_ms, now_ms))
+        return found
+
+    def under_tokens(self, log_id: LogId, runs: Sequence[Run]) -> list[AcknowledgedRange]:
+        """Acknowledgements under the tokens of the locks that the member holds.
+
+        Other offsets get no token: what is to be said of them is known where their state is.
+        """
+        book = self.held.get(log_id) or HeldBook()
+        found: list[AcknowledgedRange] = []
+        for first, last, kind in runs:
+            position = first
+            for held in book.held_within(first, last):
+                if position < held.first:
+                    found.append(AcknowledgedRange(position, held.first - 1, kind, _NO_TOKEN))
+                found.append(AcknowledgedRange(held.first, held.last, kind, held.lock_token))
+                position = held.last + 1
+            if position <= last:
+                found.append(AcknowledgedRange(position, last, kind, _NO_TOKEN))
         return found
 
     def acknowledge(self, said: Acknowledgements) -> asyncio.Future[list[PartitionResult]]:
@@ -190,16 +221,21 @@ class KafkaMember:
         ranges: Sequence[AcknowledgedRange],
         exceptions: Sequence[RangeOutcome],
     ) -> None:
-        """Forgets what is settled, and what was refused: its lock is another one's by now."""
+        """Forgets what is settled, and what was refused: its lock is another one's by now.
+
+        If anything was refused nothing is settled.
+        """
         book = self.held.get(log_id)
         if book is None:
             return
-        for each in ranges:
-            if each.type is not AcknowledgeType.RENEW:
-                book.settled(each.first, each.last, each.lock_token)
+        if not is_refused(exceptions):
+            for each in ranges:
+                if each.type is not AcknowledgeType.RENEW:
+                    book.settled(each.first, each.last, each.lock_token)
         for one in exceptions:
-            for held in book.held_within(one.first, one.last):
-                book.settled(*held)
+            if one.outcome not in _STILL_HELD:
+                for held in book.held_within(one.first, one.last):
+                    book.settled(*held)
         if not book:
             del self.held[log_id]
 

@@ -14,12 +14,19 @@ from sharecoord.api.checks import (
     check_text,
     check_topics,
 )
-from sharecoord.api.kafka.cluster import NO_TIME, Cluster
+from sharecoord.api.kafka.cluster import NO_TIME
 from sharecoord.api.kafka.codec import Head, make
 from sharecoord.api.kafka.errors import code_of
 from sharecoord.api.kafka.members import KafkaMember, ShareSession
+from sharecoord.api.kafka.topic_ids import TopicIds
 from sharecoord.core.states import AcquireMode
-from sharecoord.errors import SharecoordError, UnauthenticatedError, UnknownMemberError
+from sharecoord.errors import (
+    InvalidRequestError,
+    MemberFencedError,
+    SharecoordError,
+    UnauthenticatedError,
+    UnknownMemberError,
+)
 from sharecoord.runtime.group.groups import Groups
 from sharecoord.runtime.member.session import JoinCommand
 from sharecoord.security.actions import Action
@@ -33,6 +40,9 @@ JOIN, LEAVE = 0, -1
 """Member epochs that are none (KIP-932)."""
 
 _HEARTBEAT: Final = "ShareGroupHeartbeat"
+MEMBER_ID_LENGTH_MAX: Final = 36
+"""A broker's limit: a UUID in words."""
+
 _POLL_INTERVAL_MS_MAX: Final = 2**31 - 1
 """Kafka's clients see to `max.poll.interval.ms` themselves."""
 
@@ -40,12 +50,43 @@ _OPENS: Final = frozenset(range(5))
 """Every client opens every compression that Kafka has."""
 
 
+def _check_names(request: Any) -> None:
+    """Looks at how a request names its group and its member.
+
+    Raises:
+        InvalidRequestError: A broker would refuse it.
+    """
+    if not request.group_id:
+        raise InvalidRequestError("the group has no name")
+    member_id = request.member_id or ""
+    if not 0 < len(member_id) <= MEMBER_ID_LENGTH_MAX:
+        raise InvalidRequestError(f"a member id has 1 to {MEMBER_ID_LENGTH_MAX} characters")
+
+
+def _check(request: Any) -> None:
+    """Looks at what a heartbeat says by itself.
+
+    Raises:
+        InvalidRequestError: A broker would refuse it.
+    """
+    _check_names(request)
+    problem = ""
+    if request.rack_id == "":
+        problem = "the rack has no name"
+    elif request.member_epoch < LEAVE:
+        problem = f"{request.member_epoch} is no member epoch"
+    elif request.member_epoch == JOIN and not request.subscribed_topic_names:
+        problem = "a member that joins names the topics that it reads"
+    if problem:
+        raise InvalidRequestError(problem)
+
+
 class Membership:
     """The members of this port, by group and member id."""
 
-    def __init__(self, groups: Groups, cluster: Cluster, quotas: Quotas) -> None:
+    def __init__(self, groups: Groups, ids: TopicIds, quotas: Quotas) -> None:
         self._groups = groups
-        self._cluster = cluster
+        self._ids = ids
         self._members: dict[tuple[str, str], KafkaMember] = {}
         self._quotas = quotas
 
@@ -53,11 +94,13 @@ class Membership:
         """The member that speaks in a request; it is the caller's principal's.
 
         Raises:
+            InvalidRequestError: The group or the member is not named as a broker wants it.
             UnauthorizedError: The caller may not be a member of the group, or the member is
                 another principal's.
             UnknownMemberError: It has not joined, or its session has ended.
             SharecoordError: The coordinator has ended its session, and why.
         """
+        _check_names(request)
         admission = self._groups.admission
         # First: who may not consume is not told whether there is such a member.
         admission.check_call(caller, request.group_id, Action.CONSUME, call)
@@ -98,6 +141,7 @@ class Membership:
     ) -> Any:
         """Answers a heartbeat; errors are told by their code."""
         try:
+            _check(request)
             if request.member_epoch == LEAVE:
                 self._leave(self.find(request, caller, _HEARTBEAT))
                 return self._answer(head, request.member_id, LEAVE)
@@ -143,6 +187,7 @@ class Membership:
             credit_bytes=0,
             opens=_OPENS,
             takes_batches=True,
+            is_atomic=True,
             caller=caller,
             software=software,
         )
@@ -156,7 +201,7 @@ class Membership:
     def _check_epoch(member: KafkaMember, epoch: int) -> None:
         # The answer that told of the present epoch may have been lost.
         if epoch not in (member.epoch, member.epoch - 1):
-            raise UnknownMemberError(f"member epoch {epoch} is not {member.epoch}; join again")
+            raise MemberFencedError(f"member epoch {epoch} is not {member.epoch}; join again")
 
     def _subscribe(self, member: KafkaMember, request: Any) -> None:
         wanted, session = request.subscribed_topic_names, member.session
@@ -176,7 +221,7 @@ class Membership:
             make(
                 head,
                 "TopicPartitions",
-                topic_id=self._cluster.id_of(topic, topic_id),
+                topic_id=self._ids.id_of(topic, topic_id),
                 partitions=partitions,
             )
             for topic, (topic_id, partitions) in sorted(assignment.topics.items())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ from sharecoord.api.kafka.listener import Listener
 from sharecoord.api.kafka.login import Access, Login
 from sharecoord.api.kafka.membership import Membership
 from sharecoord.api.kafka.strangers import Strangers
+from sharecoord.api.kafka.topic_ids import TopicIds
 from sharecoord.api.kafka.topics import Topics
 from sharecoord.api.kafka.unserved import Unserved
 from sharecoord.config.endpoints import TcpAddress
@@ -68,7 +69,6 @@ class KafkaPort:
             now_s: A clock that never goes back.
         """
         self._coordinator = coordinator
-        self._operators = operators
         self._cluster_id = cluster_id
         self._request_bytes_max = request_bytes_max
         context = coordinator.context
@@ -77,48 +77,47 @@ class KafkaPort:
         )
         most = min(config.max_connections, context.files.limit // 2)
         self.strangers = Strangers(most, config.max_connections_per_ip, now_s)
-        self.listener = Listener(self._connect, config, self.strangers, pair)
-        self._cluster: Cluster
-        self._membership: Membership
-        self._fetching: Fetching
+        self.listener = Listener(config, self.strangers, pair)
+        ids = TopicIds(cluster_id)
+        self._membership = Membership(coordinator.groups, ids, context.guard.quotas)
+        self._fetching = Fetching(context, self._membership, ids)
+        self._topics = Topics(context.catalog, ids, context.guard)
         self._unserved = Unserved()
-        self._calls: Mapping[int, Callable[..., Awaitable[Any]]]
+        self._calls = _calls(self._topics, Administration(operators, ids), Configs(operators))
+        context.tasks.keep("kafka-port", self.listener.run)
 
-    async def start(self, address: TcpAddress) -> TcpAddress:
-        """Listens; returns where.
+    async def start(self, address: TcpAddress, advertised: TcpAddress | None = None) -> TcpAddress:
+        """Listens at one more address; returns where.
+
+        Args:
+            address: Where; port 0 = any.
+            advertised: Where members reach it; None = there.
 
         Raises:
             InvalidConfigError: The address can not be had.
         """
+        cluster = Cluster(self._cluster_id, self._coordinator.context.guard)
         try:
-            port = await self.listener.start(address)
+            port = await self.listener.start(address, partial(self._connect, cluster))
         except OSError as error:
             raise InvalidConfigError(
                 f"{SETTING}: can not listen on {address}: {error.strerror or error}"
             ) from error
-        context, bound = self._coordinator.context, TcpAddress(address.host, port)
-        context.tasks.keep("kafka-port", self.listener.run)
-        self._cluster = Cluster(self._cluster_id, bound, context.guard)
-        self._membership = Membership(self._coordinator.groups, self._cluster, context.guard.quotas)
-        self._fetching = Fetching(context, self._membership, self._cluster)
-        self._calls = _calls(
-            Topics(context.catalog, self._cluster, context.guard),
-            Administration(self._operators, self._cluster),
-            Configs(self._operators),
-        )
+        bound = TcpAddress(address.host, port)
+        cluster.address = advertised or bound
         return bound
 
     async def close(self) -> None:
         """Ends the listener and its connections."""
         self.listener.close()
 
-    def _connect(self, gone: Callable[[Connection], None]) -> Connection:
+    def _connect(self, cluster: Cluster, gone: Callable[[Connection], None]) -> Connection:
         def ended(connection: Connection) -> None:
             gone(connection)
             self._membership.disconnected(connection)
 
         return Connection(
-            self._answer,
+            partial(self._answer, cluster),
             request_bytes_max=self._request_bytes_max,
             login=partial(Login, self._access),
             ended=ended,
@@ -126,17 +125,17 @@ class KafkaPort:
         )
 
     async def _answer(
-        self, connection: Connection, head: Head, frame: memoryview
+        self, cluster: Cluster, connection: Connection, head: Head, frame: memoryview
     ) -> Parts | asyncio.Future[Parts]:
         if not codec.is_served(head):
             if head.api_key == codec.API_VERSIONS:
                 # In the oldest form, which every client reads (KIP-511).
                 oldest = head._replace(version=0)
-                refusal = self._cluster.api_versions(oldest, ErrorCode.unsupported_version)
+                refusal = cluster.api_versions(oldest, ErrorCode.unsupported_version)
                 return [codec.answer_of(oldest, refusal)]
             raise self._unserved.refuse(head, connection.address)
         if head.api_key in _FOR_STRANGERS:
-            body = await self._for_strangers(connection, head, frame)
+            body = await self._for_strangers(cluster, connection, head, frame)
             return [codec.answer_of(head, body)]
         # First: of those who may not call nothing more is read.
         caller = await connection.login.caller(codec.name_of(head))
@@ -149,25 +148,30 @@ class KafkaPort:
             software = connection.software
             body = await self._membership.heartbeat(head, request, client_id, caller, software)
         else:
-            body = await self._body(head, request, caller)
+            body = await self._body(cluster, head, request, caller)
         return [codec.answer_of(head, body)]
 
-    async def _for_strangers(self, connection: Connection, head: Head, frame: memoryview) -> Any:
+    async def _for_strangers(
+        self, cluster: Cluster, connection: Connection, head: Head, frame: memoryview
+    ) -> Any:
         _, request = codec.read(head, frame)
         match head.api_key:
             case codec.API_VERSIONS:
-                return self._cluster.greeted(head, request, connection)
+                return cluster.greeted(head, request, connection)
             case codec.SASL_HANDSHAKE:
                 return connection.login.handshake(head, request)
             case _:
                 return await connection.login.authenticate(head, request)
 
-    async def _body(self, head: Head, request: Any, caller: Caller) -> Any:
+    async def _body(self, cluster: Cluster, head: Head, request: Any, caller: Caller) -> Any:
         match head.api_key:
+            case codec.METADATA:
+                topics = await self._topics.metadata(head, request, caller)
+                return cluster.metadata(head, request, topics)
             case codec.FIND_COORDINATOR:
-                return self._cluster.find_coordinator(head, request, caller)
+                return cluster.find_coordinator(head, request, caller)
             case codec.DESCRIBE_CLUSTER:
-                return self._cluster.describe_cluster(head, request)
+                return cluster.describe_cluster(head, request)
             case codec.PRODUCE:
                 return self._unserved.produced(head, request, caller.address)
             case codec.FETCH:
@@ -181,7 +185,6 @@ def _calls(
 ) -> dict[int, Callable[..., Awaitable[Any]]]:
     """What answers questions about topics, and operators, by API."""
     return {
-        codec.METADATA: topics.metadata,
         codec.LIST_OFFSETS: topics.list_offsets,
         codec.DESCRIBE_TOPIC_PARTITIONS: topics.partitions,
         codec.LIST_GROUPS: administration.list_groups,

@@ -9,8 +9,9 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
-from sharecoord.api.kafka.cluster import NO_TIME, NODE_ID, NOT_ASKED, Cluster, operations
+from sharecoord.api.kafka.cluster import NO_TIME, NODE_ID, NOT_ASKED, operations
 from sharecoord.api.kafka.codec import Head, ProtocolError, make
+from sharecoord.api.kafka.topic_ids import TopicIds
 from sharecoord.config.values import is_topic_name
 from sharecoord.errors import KafkaUnavailableError, SharecoordError, UnauthorizedError
 from sharecoord.ports import (
@@ -44,15 +45,15 @@ class Topics:
     Callers see those with which the rules let them do something.
     """
 
-    def __init__(self, catalog: TopicCatalog, cluster: Cluster, guard: Guard) -> None:
+    def __init__(self, catalog: TopicCatalog, ids: TopicIds, guard: Guard) -> None:
         self._catalog = catalog
-        self._cluster = cluster
+        self._ids = ids
         self._guard = guard
 
     # -- Metadata --------------------------------------------------------------------------------
 
-    async def metadata(self, head: Head, request: Any, caller: Caller) -> Any:
-        """Topics by name or id, or all; all brokers are this one. No topic is ever made."""
+    async def metadata(self, head: Head, request: Any, caller: Caller) -> tuple[Any, ...]:
+        """The topics of Metadata by name or id, or all. No topic is ever made."""
         with_operations = getattr(request, "include_topic_authorized_operations", False)
         asked = request.topics
         # Version 0 can not say null.
@@ -65,35 +66,31 @@ class Topics:
         else:
             names = dict.fromkeys(each.name or "" for each in asked)
             topics = await self._by_name(head, list(names), caller)
-        return self._cluster.metadata(
-            head,
-            request,
-            tuple(
-                make(
-                    head,
-                    "MetadataResponseTopic",
-                    **each,
-                    topic_authorized_operations=OPERATIONS if with_operations else NOT_ASKED,
-                )
-                for each in topics
-            ),
+        return tuple(
+            make(
+                head,
+                "MetadataResponseTopic",
+                **each,
+                topic_authorized_operations=OPERATIONS if with_operations else NOT_ASKED,
+            )
+            for each in topics
         )
 
     async def _by_id(self, head: Head, ids: Sequence[UUID], caller: Caller) -> list[dict[str, Any]]:
-        if any(self._cluster.name_of(each) is None for each in ids):
+        if any(self._ids.name_of(each) is None for each in ids):
             # An id that was not told here yet: who keeps ids over a restart asks for such.
             names = await self._all_names(caller)
             for name, each in (await self._known(names, caller)).items():
                 if isinstance(each, TopicInfo):
-                    self._cluster.id_of(name, each.topic_id)
-        named = {each: self._cluster.name_of(each) or "" for each in ids}
+                    self._ids.id_of(name, each.topic_id)
+        named = {each: self._ids.name_of(each) or "" for each in ids}
         known = await self._known([name for name in named.values() if name], caller)
         nothing = "" if head.version < 12 else None
         found = []
         for asked, name in named.items():
             each = known[name] if name else ErrorCode.unknown_topic_or_partition
             # A topic that was made again has another id.
-            if isinstance(each, TopicInfo) and self._cluster.id_of(name, each.topic_id) == asked:
+            if isinstance(each, TopicInfo) and self._ids.id_of(name, each.topic_id) == asked:
                 found.append(self._found(head, name, each))
                 continue
             is_told = each is not ErrorCode.unknown_topic_or_partition
@@ -149,7 +146,7 @@ class Topics:
         return {
             "error_code": ErrorCode.none,
             "name": name,
-            "topic_id": self._cluster.id_of(name, info.topic_id),
+            "topic_id": self._ids.id_of(name, info.topic_id),
             "is_internal": name in INTERNAL,
             "partitions": tuple(_partition(head, kind, number) for number in info.partitions),
         }

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
@@ -101,6 +101,18 @@ def config_of(config: ProcessConfig, address: TcpAddress, index: int) -> Process
         management=dataclasses.replace(
             management, port=management.port and management.port + index
         ),
+        kafka_port=dataclasses.replace(
+            config.kafka_port,
+            listen=_moved(config.kafka_port.listen, index),
+            advertised=_moved(config.kafka_port.advertised, index),
+        ),
+    )
+
+
+def _moved(addresses: Iterable[TcpAddress], index: int) -> tuple[TcpAddress, ...]:
+    """A member's connections must all come to one process, so each has ports of its own."""
+    return tuple(
+        dataclasses.replace(each, port=each.port and each.port + index) for each in addresses
     )
 
 

@@ -18,6 +18,7 @@ _SETTING_OF: Final = {
     "events": "events.sink",
     "insecure": "listen.insecure",
     "processes": "coordinator.processes",
+    "kafka_listen": "kafka.port.listen",
     "log_level": "log.level",
     "log_format": "log.format",
 }
@@ -33,6 +34,13 @@ _SETTING_OF: Final = {
 )
 @click.option(
     "--listen", metavar="HOST:PORT|unix:PATH", help="Where workers connect; port 0 = any."
+)
+@click.option(
+    "--kafka-listen",
+    multiple=True,
+    callback=lambda _ctx, _option, addresses: ",".join(addresses) or None,
+    metavar="HOST:PORT",
+    help="Where share consumers connect that speak Kafka's protocol (repeatable).",
 )
 @click.option("--config", "config_file", type=FILE, help="YAML file with settings.")
 @click.option("--kafka-config", type=FILE, help="Kafka client keys: librdkafka's or Java's format.")

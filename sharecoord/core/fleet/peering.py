@@ -46,6 +46,8 @@ class MemberUp:
     """Who the member is; "" = not known."""
     takes_batches: bool = False
     """Whether the member takes Kafka's record batches alone, and no columns."""
+    is_atomic: bool = False
+    """Whether what it acknowledges of a share-partition is settled together or not at all."""
 
 
 class MemberDown(NamedTuple):

@@ -332,12 +332,18 @@ class SharePartition:
     # -- acknowledge ----------------------------------------------------------------------------
 
     def decide_acknowledge(
-        self, now_ms: int, member_id: str, ranges: Sequence[AcknowledgedRange]
+        self,
+        now_ms: int,
+        member_id: str,
+        ranges: Sequence[AcknowledgedRange],
+        *,
+        is_atomic: bool = False,
     ) -> Decision:
         """Settles ranges that a member holds (design 5.2; KIP-932, 3.2). Answers per range.
 
         Ranges must ascend and not overlap; one that does not gets INVALID_REQUEST and changes
-        nothing.
+        nothing. If this `is_atomic`, one range that can not be settled keeps all others from it,
+        but for offsets below the start offset (KIP-932, 3.4).
         """
         decision = Decision()
         previous_last = -1
@@ -370,6 +376,9 @@ class SharePartition:
                 memo_new = outcomes.settled(old, settings, now_ms, item)
                 memo_old, memo_said = old, said
             edits.append(make_edit(first, last, memo_new))
+        below_start = AcknowledgeOutcome.UNKNOWN_OUTCOME
+        if is_atomic and any(each.outcome is not below_start for each in decision.exceptions):
+            return Decision(exceptions=decision.exceptions)
         if self.order is None and self.log_start_offset <= self.window.start_offset:
             return decision
         return self._completed(decision, now_ms)

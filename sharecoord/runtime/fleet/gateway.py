@@ -178,6 +178,7 @@ class Gateway(OwnerLinks):
             session.opens,
             session.principal,
             session.takes_batches,
+            session.is_atomic,
         )
 
     def introduce_anew(self, group: Group, session: Session) -> None:

@@ -190,6 +190,7 @@ class GatewayLink:
             book_epochs=book_epochs,
             opens=up.opens,
             takes_batches=up.takes_batches,
+            is_atomic=up.is_atomic,
             principal=up.principal,
         )
         channel = LentChannel(self, up.handle, takes_batches=up.takes_batches)

@@ -226,6 +226,7 @@ class GroupActor(Group):
             software=command.software,
             opens=command.opens,
             takes_batches=command.takes_batches,
+            is_atomic=command.is_atomic,
             caller=command.caller,
             principal=command.principal_name,
         )

@@ -57,6 +57,8 @@ class JoinCommand:
     """See `Session.opens`."""
     takes_batches: bool = False
     """See `Session.takes_batches`."""
+    is_atomic: bool = False
+    """See `Session.is_atomic`."""
     caller: Caller | None = None
     """Who joins; None = another coordinator has let the member in."""
     principal: str = ""
@@ -312,6 +314,9 @@ class Session:
     """The coordinator that has the stream; "" = this one. Another one lends the credit, and no more
     is handed out."""
     hindrances: set[Hindrance] = field(default_factory=set)
+    is_atomic: bool = False
+    """Whether what a request acknowledges of one share-partition is settled together or not at all:
+    the member is told one outcome for all of it."""
     is_alone: bool = False
     """Whether no other member is connected for its topics, by the dispatcher's last look."""
     away: Away | None = None

@@ -383,7 +383,9 @@ class PartitionActor(ClaimedPartition):
             return 0
         now_ms = self.clock.now_ms()
         before = partition.window.held.get(session.member_id, 0)
-        decision = partition.decide_acknowledge(now_ms, session.member_id, ranges)
+        decision = partition.decide_acknowledge(
+            now_ms, session.member_id, ranges, is_atomic=session.is_atomic
+        )
         self._apply(decision, work_us=work_us)
         if renewed:
             checkpoints.keep(ranges, decision.exceptions, self.clock.to_store(now_ms))

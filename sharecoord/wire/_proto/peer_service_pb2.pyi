@@ -59,7 +59,7 @@ class Proof(_message.Message):
     def __init__(self, proof: _Optional[bytes] = ...) -> None: ...
 
 class MemberUp(_message.Message):
-    __slots__ = ("handle", "group_id", "member_id", "member_epoch", "client_id", "host", "topics", "acquire_mode", "max_poll_records", "paused", "lock_book", "opens", "principal", "takes_batches")
+    __slots__ = ("handle", "group_id", "member_id", "member_epoch", "client_id", "host", "topics", "acquire_mode", "max_poll_records", "paused", "lock_book", "opens", "principal", "takes_batches", "is_atomic")
     HANDLE_FIELD_NUMBER: _ClassVar[int]
     GROUP_ID_FIELD_NUMBER: _ClassVar[int]
     MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -74,6 +74,7 @@ class MemberUp(_message.Message):
     OPENS_FIELD_NUMBER: _ClassVar[int]
     PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
     TAKES_BATCHES_FIELD_NUMBER: _ClassVar[int]
+    IS_ATOMIC_FIELD_NUMBER: _ClassVar[int]
     handle: int
     group_id: str
     member_id: str
@@ -88,7 +89,8 @@ class MemberUp(_message.Message):
     opens: _containers.RepeatedScalarFieldContainer[_share_types_pb2.Compression]
     principal: str
     takes_batches: bool
-    def __init__(self, handle: _Optional[int] = ..., group_id: _Optional[str] = ..., member_id: _Optional[str] = ..., member_epoch: _Optional[int] = ..., client_id: _Optional[str] = ..., host: _Optional[str] = ..., topics: _Optional[_Iterable[str]] = ..., acquire_mode: _Optional[_Union[_share_types_pb2.AcquireMode, str]] = ..., max_poll_records: _Optional[int] = ..., paused: _Optional[_Iterable[_Union[_share_types_pb2.TopicPartition, _Mapping]]] = ..., lock_book: _Optional[_Iterable[_Union[_share_types_pb2.HeldRange, _Mapping]]] = ..., opens: _Optional[_Iterable[_Union[_share_types_pb2.Compression, str]]] = ..., principal: _Optional[str] = ..., takes_batches: bool = ...) -> None: ...
+    is_atomic: bool
+    def __init__(self, handle: _Optional[int] = ..., group_id: _Optional[str] = ..., member_id: _Optional[str] = ..., member_epoch: _Optional[int] = ..., client_id: _Optional[str] = ..., host: _Optional[str] = ..., topics: _Optional[_Iterable[str]] = ..., acquire_mode: _Optional[_Union[_share_types_pb2.AcquireMode, str]] = ..., max_poll_records: _Optional[int] = ..., paused: _Optional[_Iterable[_Union[_share_types_pb2.TopicPartition, _Mapping]]] = ..., lock_book: _Optional[_Iterable[_Union[_share_types_pb2.HeldRange, _Mapping]]] = ..., opens: _Optional[_Iterable[_Union[_share_types_pb2.Compression, str]]] = ..., principal: _Optional[str] = ..., takes_batches: bool = ..., is_atomic: bool = ...) -> None: ...
 
 class MemberDown(_message.Message):
     __slots__ = ("handle", "left", "lock_book")

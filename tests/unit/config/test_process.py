@@ -386,9 +386,15 @@ def test_warnings_of_the_kafka_file_are_kept(tmp_path: Path) -> None:
     ("more", "said"),
     [
         (
-            {"coordinator.mode": "fleet", "store.url": "postgresql://db/s"},
-            "serves a coordinator that is alone",
+            {"kafka.port.listen": "localhost:1,localhost:2", "kafka.port.advertised": "a:1"},
+            "advertised has 1 addresses and kafka.port.listen has 2",
         ),
+        ({"kafka.port.advertised": "0.0.0.0:9092"}, "real hosts and real ports"),
+        (
+            {"kafka.port.listen": "[::]:9092", "listen.insecure": True},
+            "all interfaces.*Set kafka.port.advertised",
+        ),
+        ({"kafka.port.listen": "localhost"}, "HOST:PORT with a port.*localhost:7070\\. The"),
         ({"kafka.port.listen": "0.0.0.0:9092"}, "there is no TLS.*; nothing tells who connects"),
         (
             {"kafka.port.listen": "0.0.0.0:9092", "security.tokens.file": "tokens.yaml"},
@@ -406,7 +412,7 @@ def test_warnings_of_the_kafka_file_are_kept(tmp_path: Path) -> None:
     ],
 )
 def test_a_kafka_port_that_would_serve_unchecked_is_refused(
-    more: dict[str, str], said: str
+    more: dict[str, object], said: str
 ) -> None:
     with pytest.raises(InvalidConfigError, match=said):
         load(None, {}, {"kafka.port.listen": "localhost:9092", **more})
@@ -423,11 +429,13 @@ def test_a_kafka_port_that_would_serve_unchecked_is_refused(
 def test_a_kafka_port_for_others_is_served_with_tls_and_known_clients(
     more: dict[str, object],
 ) -> None:
-    config = load(None, {}, {"kafka.port.listen": "0.0.0.0:9092", **more})
+    port = {"kafka.port.listen": "0.0.0.0:9092", "kafka.port.advertised": "sidecar:9092"}
+    config = load(None, {}, {**port, **more})
     assert bool(kafka_port_openness(config)) == config.listen.insecure
 
 
 def test_a_kafka_port_for_this_machine_is_served() -> None:
-    config = load(None, {}, {"kafka.port.listen": "localhost:9092"})
-    assert str(config.kafka_port.listen) == "localhost:9092"
+    addresses = "localhost:9092,[::1]:9093"
+    config = load(None, {}, {"kafka.port.listen": addresses})
+    assert ",".join(map(str, config.kafka_port.listen)) == addresses
     assert "port.listen" not in config.kafka

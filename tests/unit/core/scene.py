@@ -116,9 +116,12 @@ class Scene:
                 items.append(AcknowledgedRange(at, at, kind, mine, delay_ms, reason))
         return self.send(*items, member=member)
 
-    def send(self, *items: AcknowledgedRange, member: str = "ann") -> list[RangeOutcome]:
+    def send(
+        self, *items: AcknowledgedRange, member: str = "ann", is_atomic: bool = False
+    ) -> list[RangeOutcome]:
         """Acknowledges exactly these ranges; returns the outcomes other than OK."""
-        self.last = self.apply(self.partition.decide_acknowledge(self.now, member, items))
+        decision = self.partition.decide_acknowledge(self.now, member, items, is_atomic=is_atomic)
+        self.last = self.apply(decision)
         return self.last.exceptions
 
     def release_all(self, member: str = "ann") -> None:

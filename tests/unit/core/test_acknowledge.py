@@ -289,3 +289,23 @@ def test_an_empty_lock_book_hands_everything_back(scene: Scene) -> None:
     scene.join(member="bob")
     assert scene.state(10) is AVAILABLE
     assert scene.window.held == {"ann": 10}
+
+
+# -- 3.4 atomicity --------------------------------------------------------------------------------
+
+
+def test_3_4_one_range_that_is_refused_keeps_all_others_of_an_atomic_request(scene: Scene) -> None:
+    mine, others = scene.tokens()[0], scene.tokens("bob")[10]
+    items = AcknowledgedRange(0, 9, ACCEPT, mine), AcknowledgedRange(10, 11, ACCEPT, others)
+    assert scene.send(*items, is_atomic=True) == [RangeOutcome(10, 11, LOCK_LOST)]
+    assert not scene.last.changes_anything
+    assert scene.send(items[0], is_atomic=True) == []
+    assert scene.state(0) is FINISHED
+
+
+def test_3_4_what_is_below_the_start_offset_keeps_nothing(scene: Scene) -> None:
+    token = scene.tokens()[0]
+    scene.send(AcknowledgedRange(0, 4, ACCEPT, token))
+    found = scene.send(AcknowledgedRange(0, 9, ACCEPT, token), is_atomic=True)
+    assert found == [RangeOutcome(0, 4, UNKNOWN_OUTCOME)]
+    assert scene.state(9) is FINISHED

@@ -15,7 +15,7 @@ import pytest
 from sharecoord.app import Application, peer_address
 from sharecoord.cli.coordinator.processes import config_of
 from sharecoord.config.endpoints import AuditSink, AuditSinkKind, TcpAddress, UnixAddress
-from sharecoord.config.process import ProcessConfig
+from sharecoord.config.process import ProcessConfig, load
 from sharecoord.config.process_settings import (
     CoordinatorConfig,
     ListenConfig,
@@ -170,3 +170,13 @@ def test_each_of_several_processes_has_a_door_of_its_own() -> None:
     assert [str(each.peer_address) for each in found] == ["p:1", "p:3"]
     anywhere = config_of(ProcessConfig(), HERE, 2).coordinator
     assert (anywhere.peer_port, anywhere.peer_address) == (0, None)
+
+
+def test_each_process_has_a_kafka_port_of_its_own() -> None:
+    """The connections of a member must all come to one of them."""
+    given = {"kafka.port.listen": "localhost:9092", "kafka.port.advertised": "sidecar:19092"}
+    third = config_of(load(None, {}, given), HERE, 2).kafka_port
+    assert (*third.listen, *third.advertised) == (
+        TcpAddress("localhost", 9094),
+        TcpAddress("sidecar", 19094),
+    )

@@ -28,8 +28,8 @@ HANDSHAKE, AUTHENTICATE = 17, 36
 REQUEST_BYTES_MAX = 1 << 20
 ACCEPT, RELEASE, REJECT, RENEW = 1, 2, 3, 4
 
-Said = Mapping[int, Sequence[tuple[int, int, int]]]
-"""Acknowledgements by partition: first and last offset, and the type."""
+Said = Mapping[int, Sequence[tuple[int, int, int | tuple[int, ...]]]]
+"""Acknowledgements by partition: first and last offset, and the type, or a type for each offset."""
 
 
 class Fetched(NamedTuple):
@@ -94,37 +94,36 @@ class Client:
         wait_ms: int = 500,
         is_exact: bool = False,
         forgotten: Sequence[int] = (),
+        **given: Any,
     ) -> Any:
-        """A ShareFetch of version 2."""
-        return await self.ask(
-            FETCH,
-            2,
-            group_id=self._group,
-            member_id=self._member,
-            share_session_epoch=epoch,
-            max_wait=timedelta(milliseconds=wait_ms),
-            min_bytes=1,
-            max_bytes=50 << 20,
-            max_records=records,
-            batch_size=records,
-            share_acquire_mode=int(is_exact),
-            topics=self._topics(FETCH, {**dict.fromkeys(partitions, ()), **(said or {})}),
-            forgotten_topics_data=self._forgotten(forgotten),
-        )
+        """A ShareFetch of version 2; `given` are more of its fields."""
+        usual = {
+            "group_id": self._group,
+            "member_id": self._member,
+            "share_session_epoch": epoch,
+            "max_wait": timedelta(milliseconds=wait_ms),
+            "min_bytes": 1,
+            "max_bytes": 50 << 20,
+            "max_records": records,
+            "batch_size": records,
+            "share_acquire_mode": int(is_exact),
+            "topics": self._topics(FETCH, {**dict.fromkeys(partitions, ()), **(said or {})}),
+            "forgotten_topics_data": self._forgotten(forgotten),
+        }
+        return await self.ask(FETCH, 2, **(usual | given))
 
-    async def acknowledge(self, epoch: int, said: Said) -> Any:
-        """A ShareAcknowledge of version 2."""
-        return await self.ask(
-            ACKNOWLEDGE,
-            2,
-            group_id=self._group,
-            member_id=self._member,
-            share_session_epoch=epoch,
-            topics=self._topics(ACKNOWLEDGE, said),
-        )
+    async def acknowledge(self, epoch: int, said: Said, **given: Any) -> Any:
+        """A ShareAcknowledge of version 2; `given` are more of its fields."""
+        usual = {
+            "group_id": self._group,
+            "member_id": self._member,
+            "share_session_epoch": epoch,
+            "topics": self._topics(ACKNOWLEDGE, said),
+        }
+        return await self.ask(ACKNOWLEDGE, 2, **(usual | given))
 
     def _topics(self, api_key: int, said: Said) -> tuple[Any, ...]:
-        module = _module(api_key)
+        module = module_of(api_key)
         topic, partition = (
             (module.FetchTopic, module.FetchPartition)
             if api_key == FETCH
@@ -135,7 +134,9 @@ class Client:
                 partition_index=number,
                 acknowledgement_batches=tuple(
                     module.AcknowledgementBatch(
-                        first_offset=first, last_offset=last, acknowledge_types=(kind,)
+                        first_offset=first,
+                        last_offset=last,
+                        acknowledge_types=(kind,) if isinstance(kind, int) else kind,
                     )
                     for first, last, kind in ranges
                 ),
@@ -145,7 +146,7 @@ class Client:
         return (topic(topic_id=self.topic_id, partitions=parts),) if parts else ()
 
     def _forgotten(self, partitions: Sequence[int]) -> tuple[Any, ...]:
-        of = _module(FETCH).ForgottenTopic
+        of = module_of(FETCH).ForgottenTopic
         found = of(topic_id=self.topic_id, partitions=tuple(partitions))
         return (found,) if partitions else ()
 
@@ -173,7 +174,8 @@ class Client:
             await self.writer.wait_closed()
 
 
-def _module(api_key: int) -> Any:
+def module_of(api_key: int) -> Any:
+    """Where kio has the parts of a request."""
     import sys
 
     return sys.modules[load_request_schema(api_key, 2).__module__]
@@ -200,10 +202,16 @@ class Port:
     """A coordinator with a Kafka port, and its clients."""
 
     def __init__(
-        self, world: World, coordinator: Coordinator, kafka: KafkaPort, address: TcpAddress
+        self,
+        world: World,
+        coordinator: Coordinator,
+        operators: Operators,
+        kafka: KafkaPort,
+        address: TcpAddress,
     ) -> None:
         self.world, self.coordinator, self.address = world, coordinator, address
         self.kafka = kafka
+        self.operators = operators
         self._clients: list[Client] = []
 
     async def connect(self, tls: ssl.SSLContext | None = None) -> Client:
@@ -237,7 +245,7 @@ async def port_at(world: World, coordinator: Coordinator, **options: Any) -> Asy
         request_bytes_max=REQUEST_BYTES_MAX,
         **options,
     )
-    made = Port(world, coordinator, port, await port.start(TcpAddress("127.0.0.1", 0)))
+    made = Port(world, coordinator, operators, port, await port.start(TcpAddress("127.0.0.1", 0)))
     try:
         yield made
     finally:

@@ -17,6 +17,7 @@ import structlog
 from sharecoord.api.kafka import strangers as module
 from sharecoord.api.kafka.connection import Connection
 from sharecoord.api.kafka.strangers import LINES_MAX, PERIOD_S, Strangers
+from sharecoord.config.endpoints import TcpAddress
 from sharecoord.config.process_settings import CertificateName, KafkaPortConfig, TlsConfig
 from sharecoord.security.authenticator import Authenticator
 from sharecoord.security.certificates import CertificateNames
@@ -442,3 +443,19 @@ async def test_a_connection_that_is_reset_at_once_is_forgotten() -> None:
         assert (await port.joined()).topic_id is not None
         await left(port, 1)
         assert all(isinstance(each, Connection) for each in port.kafka.listener.connections)
+
+
+async def test_each_listener_names_the_address_by_which_its_clients_came() -> None:
+    async with port_of(world_with(1)) as port:
+        told = TcpAddress("sidecar.example", 19092)
+        second = await port.kafka.start(TcpAddress("127.0.0.1", 0), told)
+        for at, expected in ((port.address, port.address), (second, told)):
+            client = Client(*await asyncio.open_connection(at.host, at.port))
+            found = await client.ask(10, 6, key_type=0, coordinator_keys=("g",))
+            (coordinator,) = found.coordinators
+            assert (coordinator.host, coordinator.port) == (expected.host, expected.port)
+            asked = {"include_cluster_authorized_operations": False}
+            found = await client.ask(60, 2, **asked, include_fenced_brokers=False)
+            (broker,) = found.brokers
+            assert (broker.host, broker.port) == (expected.host, expected.port)
+            await client.close()

@@ -17,7 +17,6 @@ from tests.unit.api.kafka.client import (
     HEARTBEAT,
     REJECT,
     RELEASE,
-    RENEW,
     REQUEST_BYTES_MAX,
     Fetched,
     fetched,
@@ -47,7 +46,7 @@ async def test_acknowledgements_ride_on_the_next_fetch() -> None:
     async with port_of(world_with(6)) as port:
         member = await port.joined()
         assert fetched(await member.fetch(0, records=4, is_exact=True))[0].acquired == [(0, 3, 1)]
-        said = {0: [(0, 0, ACCEPT), (1, 1, RELEASE), (2, 2, REJECT), (3, 3, RENEW)]}
+        said = {0: [(0, 0, ACCEPT), (1, 1, RELEASE), (2, 2, REJECT), (3, 3, ACCEPT)]}
         got = fetched(await member.fetch(1, said=said))[0]
         assert got.acknowledge_error == OK
         # The released one comes again, and counts.
@@ -104,10 +103,15 @@ async def test_what_a_member_does_not_hold_it_can_not_settle() -> None:
     async with port_of(world_with(6)) as port:
         member = await port.joined()
         await member.fetch(0, records=3, is_exact=True)
+        other = await port.joined("other")
+        assert fetched(await other.fetch(0))[0].acquired == [(3, 5, 1)]
         answer = await member.acknowledge(1, {0: [(2, 4, ACCEPT)]})
         assert answer.responses[0].partitions[0].error_code.value == INVALID_RECORD_STATE
-        answer = await member.acknowledge(2, {0: [(0, 1, ACCEPT)]})
+        # Nothing of it was done: what the member holds it can settle.
+        assert port.world.start_offset("g", "orders", 0) == 0
+        answer = await member.acknowledge(2, {0: [(0, 2, ACCEPT)]})
         assert answer.responses[0].partitions[0].error_code.value == OK
+        assert port.world.start_offset("g", "orders", 0) == 3
 
 
 async def test_records_of_a_connection_that_is_lost_come_again_and_count() -> None:
@@ -171,7 +175,7 @@ async def test_a_heartbeat_tells_the_assignment_once_and_after_each_change() -> 
         # The answer with the new epoch was lost: it is told again.
         again = await member.heartbeat(1)
         assert (again.member_epoch, len(again.assignment.topic_partitions)) == (2, 2)
-        assert (await member.heartbeat(9)).error_code.value == UNKNOWN_MEMBER
+        assert (await member.heartbeat(9)).error_code.value == FENCED_MEMBER_EPOCH
 
 
 async def test_a_member_that_joins_again_fences_its_former_self() -> None:

@@ -121,9 +121,7 @@ async def test_topics_that_may_not_be_seen_are_not_told(secured: Secured) -> Non
 
 async def test_an_id_does_not_tell_a_name(secured: Secured) -> None:
     async with secured.running():
-        await secured.joined("worker")
-        cluster = secured.port.kafka._cluster
-        topic_id = cluster.known_id("orders")
+        topic_id = (await secured.joined("worker")).topic_id
         assert topic_id is not None
         operator, worker = await secured.connect("operator"), await secured.connect("worker")
         assert await seen(worker, topic_id) == [("orders", OK)]
