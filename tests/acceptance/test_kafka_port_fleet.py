@@ -106,7 +106,8 @@ def ports(shared_ports: PortFleet) -> PortFleet:
 
 
 def goes_on(crew: KafkaCrew) -> dict[str, float]:
-    """Waits until members of each kind accept more; after how many seconds the first did."""
+    """Waits until members of each kind accept more; after how many seconds each did."""
+    crew.look()
     before, began_s = crew.confirmed_by(), time.monotonic()
     after: dict[str, float] = {}
 
