@@ -247,10 +247,11 @@ class RawTls:
         for piece in pieces:
             self._client.write(piece)
         self._writer.write(self._sent.read())
-        while True:
-            self._received.write(await self._reader.read(1 << 16))
+        while received := await self._reader.read(1 << 16):
+            self._received.write(received)
             with contextlib.suppress(ssl.SSLWantReadError):
                 return self._client.read()
+        raise ConnectionError("the coordinator has ended the connection")
 
     def close(self) -> None:
         self._writer.close()
