@@ -145,6 +145,10 @@ async def sessions(hand: Hand) -> dict[str, object]:
     }.items():
         found[name] = await hand.fetch(**given)
         found[f"{name}, words"] = await hand.acknowledge(topics=(), **given)
+    found["opened"] = without_records(await hand.fetch())
+    hand.epoch = 0
+    found["opened again"] = without_records(await hand.fetch())
+    found["held before"] = await hand.acknowledge((0, 0, [ACCEPT]))
     for name in ("closed", "closed twice"):
         found[name] = await hand.fetch(share_session_epoch=-1, topics=())
         found[f"{name}, words"] = await hand.acknowledge(share_session_epoch=-1, topics=())

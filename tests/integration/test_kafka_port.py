@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import confluent_kafka
 import pytest
 import sharecoord_sdk
 from confluent_kafka import AcknowledgeType, Message, ShareConsumer
+from sharecoord_sdk.admin import AdminClient
 
 from sharecoord.devenv.coordinator import CoordinatorProcess
 from sharecoord.devenv.maven import find_java, kafka_libs
@@ -26,7 +28,8 @@ class Desk:
     def __init__(self, servers: str, folder: Path) -> None:
         (port,) = free_ports(1)
         self.kafka_address = f"127.0.0.1:{port}"
-        settings = {"kafka.port.listen": self.kafka_address}
+        # A run of all suites with security changes nothing here: these clients show no credentials.
+        settings = {"kafka.port.listen": self.kafka_address, "security.audit.sink": "off"}
         self.coordinator = CoordinatorProcess(servers, folder, settings=settings)
         self.group = unique_name("g")
 
@@ -127,6 +130,11 @@ def test_members_of_both_protocols_share_a_group(
             return bool(by_kafka) and bool(by_grpc)
 
         eventually(all_came, WAIT_S, what="records for both")
+        with AdminClient({"bootstrap.servers": desk.coordinator.address}) as admin:
+            (group,) = admin.describe_groups([desk.group])
+        ours, theirs = sorted((each.software for each in group.members), reverse=True)
+        assert ours == f"sharecoord-sdk {sharecoord_sdk.__version__}"
+        assert theirs.startswith(f"confluent-kafka-python {confluent_kafka.__version__}")
         grpc.commit_sync(10)
     kafka.close()
     offsets = [offset for _, offset in by_kafka]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -150,7 +151,7 @@ class Both:
 
 
 def test_the_tools_print_what_they_print_at_a_broker(
-    tools: KafkaTools, sides: Sides, topics: Topics
+    tools: KafkaTools, sides: Sides, topics: Topics, tmp_path: Path
 ) -> None:
     """The life of a group: settings, records, resets, deletions."""
     group, topic, other = unique_name("g"), filled(topics), unique_name("t")
@@ -198,7 +199,7 @@ def test_the_tools_print_what_they_print_at_a_broker(
     both("groups", "--reset-offsets", "--group", f"{group}-3", "--all-topics", "--to-latest",
          "--execute")  # fmt: skip
     if tools.version >= "4.4":
-        later_flags(both, f"{group}-2", topic)
+        later_flags(both, f"{group}-2", topic, tmp_path)
     both("groups", "--delete-offsets", *of_group, "--topic", other, "--topic", "no-such")
     both("groups", "--delete-offsets", *of_group, "--topic", other)
     both("groups", "--delete-offsets", "--group", "no-such", *of_topic)
@@ -209,14 +210,18 @@ def test_the_tools_print_what_they_print_at_a_broker(
     both("groups", "--describe", "--all-groups")
 
 
-def later_flags(both: Both, group: str, topic: str) -> None:
+def later_flags(both: Both, group: str, topic: str, folder: Path) -> None:
     """Flags that the tool has since 4.4."""
+    file = folder / "offsets.csv"
+    file.write_text(f"{topic},0,2\n{topic},1,4\n")
     reset = ("--reset-offsets", "--group", group)
     both("groups", *reset, "--topic", topic, "--to-offset", "3", "--execute")
     both("groups", *reset, "--topic", topic, "--to-offset", "300", "--execute")
     both("groups", *reset, "--all-topics", "--to-current", "--dry-run")
     both("groups", *reset, "--all-topics", "--to-earliest", "--dry-run", "--export")
-    both("groups", "--describe", "--group", group)
+    both("groups", *reset, "--from-file", str(file), "--execute")
+    shown = both("groups", "--describe", "--group", group)
+    assert [line.split()[-2] for line in shown.lines if topic in line] == ["2", "4"]
 
 
 def test_groups_with_members_are_shown_and_refused_as_at_a_broker(

@@ -21,6 +21,9 @@ from sharecoord.security.principals import Caller
 GROUP: Final = 32
 """The type of resources that are groups (Kafka's ConfigResource)."""
 
+RESOURCES_MAX: Final = 1_000
+"""Most resources of one request: each is a call of its own."""
+
 _OTHERS: Final = {2: "topics", 4: "brokers", 8: "broker loggers", 16: "client metrics"}
 """Types of resources whose settings Kafka itself has."""
 
@@ -59,7 +62,7 @@ class Configs:
         said: dict[str, Any] = {"error_code": ErrorCode.none, "error_message": ""}
         entries: Sequence[GroupConfigEntry] = ()
         try:
-            _check_resource(resource)
+            _check_resource(resource, request.resources)
             given = {"group_id": resource.resource_name}
             entries = await self._operators.call(caller, "describe_group_configs", given)
         except SharecoordError as error:
@@ -89,7 +92,7 @@ class Configs:
             try:
                 if times[each.resource_type, each.resource_name] > 1:
                     raise InvalidRequestError("a resource stands in the request twice")
-                _check_resource(each)
+                _check_resource(each, request.resources)
                 await self._alter(each, caller, validate_only=request.validate_only)
             except SharecoordError as error:
                 said = {"error_code": code_of(error), "error_message": error.message}
@@ -158,8 +161,12 @@ class Configs:
         )
 
 
-def _check_resource(resource: Any) -> None:
-    """Refuses what is no group."""
+def _check_resource(resource: Any, resources: Sequence[Any]) -> None:
+    """Refuses what is no group, and one of too many."""
+    if len(resources) > RESOURCES_MAX:
+        raise InvalidRequestError(
+            f"the request has {len(resources)} resources; {RESOURCES_MAX} are the most"
+        )
     if (kind := resource.resource_type) != GROUP:
         what = _OTHERS.get(kind, f"resource type {kind}")
         raise InvalidRequestError(

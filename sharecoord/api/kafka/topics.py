@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -32,6 +33,9 @@ INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__sha
 PARTITIONS_MAX: Final = 2_000
 """Most partitions of one answer (`max.request.partition.size.limit` of a broker)."""
 
+LEARNT_EACH_S: Final = 1.0
+"""Of questions about unknown ids that follow faster upon each other one looks at all topics."""
+
 OPERATIONS: Final = operations("read", "describe")
 """What can be done with a topic at this port."""
 
@@ -49,6 +53,7 @@ class Topics:
         self._catalog = catalog
         self._ids = ids
         self._guard = guard
+        self._learn_from_s = 0.0
 
     # -- Metadata --------------------------------------------------------------------------------
 
@@ -78,11 +83,7 @@ class Topics:
 
     async def _by_id(self, head: Head, ids: Sequence[UUID], caller: Caller) -> list[dict[str, Any]]:
         if any(self._ids.name_of(each) is None for each in ids):
-            # An id that was not told here yet: who keeps ids over a restart asks for such.
-            names = await self._all_names(caller)
-            for name, each in (await self._known(names, caller)).items():
-                if isinstance(each, TopicInfo):
-                    self._ids.id_of(name, each.topic_id)
+            await self._learn_ids()
         named = {each: self._ids.name_of(each) or "" for each in ids}
         known = await self._known([name for name in named.values() if name], caller)
         nothing = "" if head.version < 12 else None
@@ -98,6 +99,22 @@ class Topics:
             found.append(_refused(nothing, error) | {"topic_id": asked})
         return found
 
+    async def _learn_ids(self) -> None:
+        """Learns the ids of all topics: who keeps ids over a restart asks for such as are not told.
+
+        Members of a topic that was deleted ask again and again, for nothing.
+        """
+        now_s = asyncio.get_running_loop().time()
+        if now_s < self._learn_from_s:
+            return
+        self._learn_from_s = now_s + LEARNT_EACH_S
+        try:
+            infos = await self._catalog.describe(await self._catalog.names())
+        except SharecoordError as error:
+            raise _unknown_topics(error) from error
+        for name, info in infos.items():
+            self._ids.id_of(name, info.topic_id)
+
     async def _by_name(
         self, head: Head, names: Sequence[str], caller: Caller
     ) -> list[dict[str, Any]]:
@@ -111,8 +128,7 @@ class Topics:
         try:
             return [each for each in await self._catalog.names() if self._may_see(caller, each)]
         except SharecoordError as error:
-            # There is no code for it in most versions; a client that is cut off tries again.
-            raise ProtocolError(f"the topics are not known: {error.message}") from error
+            raise _unknown_topics(error) from error
 
     def _may_see(self, caller: Caller, name: str) -> bool:
         what, decide = topic(name), self._guard.decide
@@ -278,6 +294,11 @@ def _offsets(head: Head, found: Mapping[OffsetQuery, FoundOffset | ErrorCode]) -
             for name, parts in topics.items()
         ),
     )
+
+
+def _unknown_topics(error: SharecoordError) -> ProtocolError:
+    """There is no code for it in most versions; a client that is cut off tries again."""
+    return ProtocolError(f"the topics are not known: {error.message}")
 
 
 def _code_of(error: SharecoordError) -> ErrorCode:

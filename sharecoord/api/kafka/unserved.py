@@ -43,9 +43,7 @@ class Unserved:
 
     def refuse(self, head: Head, address: str) -> ProtocolError:
         """The end of a connection that sent what is not served."""
-        why = f"{name_of(head)} version {head.version} is not served at the Kafka port"
-        self._tell(why, address)
-        return ProtocolError(why)
+        return ProtocolError(self._tell(head, address))
 
     def produced(self, head: Head, request: Any, address: str) -> Any:
         """The answer to Produce: no record is taken.
@@ -53,9 +51,9 @@ class Unserved:
         Raises:
             ProtocolError: The producer wants no answer; brokers end its connection for an error.
         """
-        self._tell("somebody produces to the Kafka port, which takes no records", address)
+        why = self._tell(head, address)
         if request.acks == _ACKS_NONE:
-            raise ProtocolError("Produce without acks is not served")
+            raise ProtocolError(why)
         topics = tuple(
             make(
                 head,
@@ -80,7 +78,7 @@ class Unserved:
 
     async def fetched(self, head: Head, request: Any, address: str) -> Any:
         """The answer to Fetch: plain consumers get no records; at once they would ask again."""
-        self._tell("somebody fetches from the Kafka port without a share group", address)
+        self._tell(head, address)
         await asyncio.sleep(min(FETCH_WAIT_S, max(0.0, request.max_wait.total_seconds())))
         topics = tuple(
             make(
@@ -111,16 +109,19 @@ class Unserved:
             responses=topics,
         )
 
-    def _tell(self, why: str, address: str) -> None:
+    def _tell(self, head: Head, address: str) -> str:
+        """Tells the log why a request is refused, and returns it."""
+        why = f"{name_of(head)} version {head.version} is not served at the Kafka port"
         now_s = asyncio.get_running_loop().time()
         if now_s < self._logs_from_s:
             self._not_logged += 1
-            return
+            return why
         more, self._not_logged = self._not_logged, 0
         self._logs_from_s = now_s + LOGGED_EACH_S
         log.warning(
             "Kafka port: a request is refused", address=address, why=why, refused_before=more
         )
+        return why
 
 
 def name_of(head: Head) -> str:

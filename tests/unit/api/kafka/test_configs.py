@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from kio.index import load_request_schema
 
+from sharecoord.api.kafka.configs import RESOURCES_MAX
 from tests.unit.api.kafka.client import Client, port_of
 from tests.unit.runtime.worlds import world_with
 
@@ -223,3 +224,16 @@ async def test_groups_with_settings_are_listed_as_resources() -> None:
         assert (await member.ask(LIST, 0)).config_resources == ()
         strange = await member.ask(LIST, 1, resource_types=(99,))
         assert (strange.error_code.value, strange.config_resources) == (UNSUPPORTED, ())
+
+
+async def test_of_too_many_resources_none_is_looked_at() -> None:
+    async with port_of(world_with(0)) as port:
+        client = await port.connect()
+        changes = [(LOCK, SET, "20s")]
+        many = [(GROUP, f"g{number}", changes) for number in range(RESOURCES_MAX + 1)]
+        answers = await altered(client, *many)
+        why = f"the request has {RESOURCES_MAX + 1} resources; {RESOURCES_MAX} are the most"
+        assert set(answers) == {(INVALID_REQUEST, why)}
+        results = await described(client, *((kind, name, None) for kind, name, _ in many))
+        assert {each.error_code.value for each in results} == {INVALID_REQUEST}
+        assert await groups_with_settings(client) == []

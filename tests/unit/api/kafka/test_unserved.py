@@ -68,6 +68,15 @@ async def test_plain_consumers_hear_of_it_too(version: int) -> None:
         assert bytes(part.records) == b""
 
 
+async def test_the_log_says_who_produces() -> None:
+    async with port_of(world_with(0)) as port:
+        with capture_logs() as logs:
+            await produced(await port.connect(), 9)
+        (told,) = [each for each in logs if each["event"] == "Kafka port: a request is refused"]
+        assert told["why"] == "API 0 (produce) version 9 is not served at the Kafka port"
+        assert told["address"].startswith("127.0.0.1:")
+
+
 async def is_ended(client: Client, frame: bytes) -> bool:
     client.writer.write(struct.pack(">i", len(frame)) + frame)
     try:
