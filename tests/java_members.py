@@ -87,10 +87,12 @@ def _compiled() -> Path:
 class JavaProgram:
     """A Java process with consumers of one release of Kafka's client."""
 
-    def __init__(self, version: str = maven.DEFAULT_VERSION) -> None:
-        """Starts it; it ends with this process."""
+    def __init__(
+        self, version: str = maven.DEFAULT_VERSION, *, classes: Path | None = None
+    ) -> None:
+        """Starts it; it ends with this process. `classes` is what `compiled` has returned."""
         self.version = version
-        class_path = f"{compiled()}:{maven.kafka_libs(version)}/*"
+        class_path = f"{classes or compiled()}:{maven.kafka_libs(version)}/*"
         self._process = subprocess.Popen(
             [maven.find_java(), *_OPTIONS, "-cp", class_path, SOURCE.stem],
             stdin=subprocess.PIPE,

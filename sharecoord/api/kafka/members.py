@@ -210,6 +210,7 @@ class KafkaMember:
         share = self.share
         return (
             share is not None
+            and not key.lane
             and key.home in share.places
             and share.ids[key.topic] == id_of(key.topic, key.topic_id)
         )
