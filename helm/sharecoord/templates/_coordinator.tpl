@@ -46,12 +46,6 @@
       name: {{ .Values.store.external.existingSecret }}
       key: {{ .Values.store.external.key }}
 {{- end }}
-{{- if .Values.kafkaPort.enabled }}
-- name: SHARECOORD_KAFKA__PORT_LISTEN
-  value: "0.0.0.0:{{ .Values.kafkaPort.port }}"
-- name: SHARECOORD_KAFKA__PORT_ADVERTISED
-  value: {{ include "sharecoord.kafkaAddress" . | quote }}
-{{- end }}
 {{- with .Values.extraEnv }}
 {{ toYaml . }}
 {{- end }}
@@ -67,9 +61,6 @@ args:
 ports:
   {{- if include "sharecoord.tcp" . }}
   - {name: grpc, containerPort: 7070, protocol: TCP}
-  {{- end }}
-  {{- if .Values.kafkaPort.enabled }}
-  - {name: kafka, containerPort: {{ .Values.kafkaPort.port }}, protocol: TCP}
   {{- end }}
   {{- if include "sharecoord.fleet" . }}
   - {name: peer, containerPort: 7072, protocol: TCP}

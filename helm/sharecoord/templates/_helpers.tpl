@@ -79,19 +79,12 @@ that they reach each other. A sidecar alone listens on a Unix socket. */}}
 {{- end }}
 
 {{/* Where the application next to a sidecar connects. */}}
-{{- define "sharecoord.kafkaAddress" -}}
-{{- default (printf "%s.%s.svc:%v" (include "sharecoord.fullname" .) .Release.Namespace .Values.kafkaPort.port) .Values.kafkaPort.advertised }}
-{{- end }}
-
 {{- define "sharecoord.sidecarAddress" -}}
 {{- if include "sharecoord.tcp" . }}localhost:7070{{ else }}unix:{{ .Values.sidecar.socketDir }}/sharecoord.sock{{ end }}
 {{- end }}
 
 {{/* Stops with a sentence that names the value and the fix. */}}
 {{- define "sharecoord.check" -}}
-{{- if and .Values.kafkaPort.enabled (or (ne .Values.mode "service") (include "sharecoord.fleet" .)) }}
-{{- fail "kafkaPort.enabled is set, which serves one coordinator behind a Service: set mode=service and replicaCount=1, or kafkaPort.enabled=false" }}
-{{- end }}
 {{- if not .Values.kafka.bootstrapServers }}
 {{- fail "kafka.bootstrapServers is empty: set it to host:port[,host:port] of your Kafka cluster" }}
 {{- end }}
