@@ -133,6 +133,7 @@ SETTING_OF_FLAG = {
     "listen": "listen.address",
     "store": "store.url",
     "insecure": "listen.insecure",
+    "kafka-listen": "kafka.port.listen",
 }
 
 

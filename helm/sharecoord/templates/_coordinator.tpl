@@ -19,6 +19,9 @@
 {{- else }}
 - --listen={{ include "sharecoord.sidecarAddress" . }}
 {{- end }}
+{{- if .Values.kafkaPort.enabled }}
+- --kafka-listen={{ ternary "0.0.0.0" "localhost" (eq .Values.mode "service") }}:{{ .Values.kafkaPort.port }}
+{{- end }}
 {{- end }}
 
 {{/* Environment of the process: what comes from a Secret or from the pod itself. */}}
@@ -38,6 +41,10 @@
 - name: SHARECOORD_TLS__PEER_NAME
   value: {{ . | quote }}
 {{- end }}
+{{- end }}
+{{- with include "sharecoord.kafkaAddress" . }}
+- name: SHARECOORD_KAFKA__PORT_ADVERTISED
+  value: {{ . | quote }}
 {{- end }}
 {{- if eq .Values.store.type "external" }}
 - name: SHARECOORD_STORE__URL
@@ -66,6 +73,9 @@ ports:
   - {name: peer, containerPort: 7072, protocol: TCP}
   {{- end }}
   - {name: management, containerPort: 7071, protocol: TCP}
+  {{- if include "sharecoord.kafkaAddress" . }}
+  - {name: kafka, containerPort: {{ .Values.kafkaPort.port }}, protocol: TCP}
+  {{- end }}
 {{- with include "sharecoord.env" . | trim }}
 env:
   {{- . | nindent 2 }}
