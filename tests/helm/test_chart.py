@@ -13,7 +13,6 @@ import yaml
 
 from sharecoord.config import process
 from sharecoord.config.endpoints import check_listen_security, parse_listen_address
-from sharecoord.config.process import kafka_port_openness
 from sharecoord.management.server import make_app
 from sharecoord.runtime.status.status import StatusBoard
 from tests.helm.conftest import (
@@ -134,6 +133,7 @@ SETTING_OF_FLAG = {
     "listen": "listen.address",
     "store": "store.url",
     "insecure": "listen.insecure",
+    "kafka-listen": "kafka.port.listen",
 }
 
 
@@ -189,34 +189,6 @@ def test_one_coordinator_on_an_external_store_stands_alone(render: Render) -> No
     assert of_kind(manifests, "Deployment")[0]["spec"]["strategy"] == {"type": "Recreate"}
     assert of_kind(manifests, "PodDisruptionBudget") == []
     assert "fleet" not in config_file_of(manifests)
-
-
-def test_share_consumers_of_kafka_find_the_coordinator(render: Render, tmp_path: Path) -> None:
-    manifests = render("service-sqlite-tokens", networkPolicy={"enabled": True})
-    container = coordinator_of(manifests)
-    environment = {each["name"]: each["value"] for each in container["env"] if "value" in each}
-    file = tmp_path / "config.yaml"
-    file.write_text(config_file_of(manifests))
-    config = process.load(file, environment, {})
-    assert [str(each) for each in config.kafka_port.listen] == ["0.0.0.0:9192"]
-    (service,) = of_kind(manifests, "Service")
-    name = f"{service['metadata']['name']}.{service['metadata']['namespace']}.svc"
-    assert [str(each) for each in config.kafka_port.advertised] == [f"{name}:9192"]
-    ports = {port["name"]: port for port in service["spec"]["ports"]}
-    assert (ports["kafka"]["port"], ports["kafka"]["targetPort"]) == (9192, "kafka")
-    assert {"name": "kafka", "containerPort": 9192, "protocol": "TCP"} in container["ports"]
-    (policy,) = of_kind(manifests, "NetworkPolicy")
-    assert {"port": "kafka", "protocol": "TCP"} in policy["spec"]["ingress"][0]["ports"]
-    assert kafka_port_openness(config) == ""
-    elsewhere = render("service-sqlite-tokens", kafkaPort={"enabled": True, "advertised": "q:443"})
-    assert "q:443" in str(coordinator_of(elsewhere)["env"])
-
-
-def test_without_the_kafka_port_nothing_leads_there(render: Render) -> None:
-    manifests = render("service-sqlite")
-    assert "KAFKA__PORT" not in str(coordinator_of(manifests))
-    (service,) = of_kind(manifests, "Service")
-    assert [port["name"] for port in service["spec"]["ports"]] == ["grpc", "management"]
 
 
 def test_probes_of_the_service(render: Render) -> None:
@@ -422,7 +394,6 @@ def test_the_drain_fits_into_the_grace_period(render: Render) -> None:
         (["image.pullPolicy=Sometimes"], "/image/pullPolicy"),
         (["image.digest=sha256:abc"], "/image/digest"),
         (["service.grpcPort=70700"], "/service/grpcPort"),
-        (["kafkaPort.port=80"], "/kafkaPort/port"),
         (["sidecar.socketDir=run"], "/sidecar/socketDir"),
         (["config.colour.blue=1"], "colour"),
         (["replicas=2"], "replicas"),
@@ -447,8 +418,6 @@ def test_the_schema_refuses_wrong_values(helm: Helm, values: list[str], message:
         ("sidecar-sqlite", "sidecar.app.image=", "sidecar.app.image is empty: set it"),
         ("sidecar-sqlite", "sidecar.replicas=2", "store.type is sqlite, which serves one"),
         ("sidecar-external", "insecure=false", "listens on TCP and has no TLS: set"),
-        ("service-external", "kafkaPort.enabled=true", "which serves one coordinator behind a"),
-        ("sidecar-sqlite", "kafkaPort.enabled=true", "which serves one coordinator behind a"),
     ],
 )
 def test_contradictions_are_refused_with_the_fix(

@@ -19,6 +19,9 @@
 {{- else }}
 - --listen={{ include "sharecoord.sidecarAddress" . }}
 {{- end }}
+{{- if .Values.kafkaPort.enabled }}
+- --kafka-listen={{ ternary "0.0.0.0" "localhost" (eq .Values.mode "service") }}:{{ .Values.kafkaPort.port }}
+{{- end }}
 {{- end }}
 
 {{/* Environment of the process: what comes from a Secret or from the pod itself. */}}
@@ -39,18 +42,16 @@
   value: {{ . | quote }}
 {{- end }}
 {{- end }}
+{{- with include "sharecoord.kafkaAddress" . }}
+- name: SHARECOORD_KAFKA__PORT_ADVERTISED
+  value: {{ . | quote }}
+{{- end }}
 {{- if eq .Values.store.type "external" }}
 - name: SHARECOORD_STORE__URL
   valueFrom:
     secretKeyRef:
       name: {{ .Values.store.external.existingSecret }}
       key: {{ .Values.store.external.key }}
-{{- end }}
-{{- if .Values.kafkaPort.enabled }}
-- name: SHARECOORD_KAFKA__PORT_LISTEN
-  value: "0.0.0.0:{{ .Values.kafkaPort.port }}"
-- name: SHARECOORD_KAFKA__PORT_ADVERTISED
-  value: {{ include "sharecoord.kafkaAddress" . | quote }}
 {{- end }}
 {{- with .Values.extraEnv }}
 {{ toYaml . }}
@@ -68,13 +69,13 @@ ports:
   {{- if include "sharecoord.tcp" . }}
   - {name: grpc, containerPort: 7070, protocol: TCP}
   {{- end }}
-  {{- if .Values.kafkaPort.enabled }}
-  - {name: kafka, containerPort: {{ .Values.kafkaPort.port }}, protocol: TCP}
-  {{- end }}
   {{- if include "sharecoord.fleet" . }}
   - {name: peer, containerPort: 7072, protocol: TCP}
   {{- end }}
   - {name: management, containerPort: 7071, protocol: TCP}
+  {{- if include "sharecoord.kafkaAddress" . }}
+  - {name: kafka, containerPort: {{ .Values.kafkaPort.port }}, protocol: TCP}
+  {{- end }}
 {{- with include "sharecoord.env" . | trim }}
 env:
   {{- . | nindent 2 }}

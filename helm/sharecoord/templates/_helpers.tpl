@@ -79,19 +79,27 @@ that they reach each other. A sidecar alone listens on a Unix socket. */}}
 {{- end }}
 
 {{/* Where the application next to a sidecar connects. */}}
-{{- define "sharecoord.kafkaAddress" -}}
-{{- default (printf "%s.%s.svc:%v" (include "sharecoord.fullname" .) .Release.Namespace .Values.kafkaPort.port) .Values.kafkaPort.advertised }}
-{{- end }}
-
 {{- define "sharecoord.sidecarAddress" -}}
 {{- if include "sharecoord.tcp" . }}localhost:7070{{ else }}unix:{{ .Values.sidecar.socketDir }}/sharecoord.sock{{ end }}
 {{- end }}
 
+{{/* What clients of the Kafka port are told to connect to, in service mode; empty = where it listens, or
+there is none. */}}
+{{- define "sharecoord.kafkaAddress" -}}
+{{- if and .Values.kafkaPort.enabled (eq .Values.mode "service") }}
+{{- if .Values.kafkaPort.advertised }}
+{{- .Values.kafkaPort.advertised }}
+{{- else if include "sharecoord.fleet" . }}
+{{- /* In brackets, which an IPv6 address needs and an IPv4 address may have. */ -}}
+[$(POD_IP)]:{{ .Values.kafkaPort.port }}
+{{- else }}
+{{- include "sharecoord.fullname" . }}.{{ .Release.Namespace }}.svc:{{ .Values.service.kafkaPort }}
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{/* Stops with a sentence that names the value and the fix. */}}
 {{- define "sharecoord.check" -}}
-{{- if and .Values.kafkaPort.enabled (or (ne .Values.mode "service") (include "sharecoord.fleet" .)) }}
-{{- fail "kafkaPort.enabled is set, which serves one coordinator behind a Service: set mode=service and replicaCount=1, or kafkaPort.enabled=false" }}
-{{- end }}
 {{- if not .Values.kafka.bootstrapServers }}
 {{- fail "kafka.bootstrapServers is empty: set it to host:port[,host:port] of your Kafka cluster" }}
 {{- end }}
@@ -108,11 +116,32 @@ that they reach each other. A sidecar alone listens on a Unix socket. */}}
 {{- fail "tls.peerName is empty: set it to a DNS name in the certificate, by which several coordinators know each other" }}
 {{- end }}
 {{- include "sharecoord.checkSecurity" . }}
+{{- include "sharecoord.checkKafkaPort" . }}
 {{- if and (eq .Values.mode "sidecar") (not .Values.sidecar.app.image) }}
 {{- fail "sidecar.app.image is empty: set it to your application's image" }}
 {{- end }}
 {{- if regexMatch "(?im)(password|passphrase|secret|jaas\\.config|key\\.pem)[\"']?: *[\"']?[^\\s\"'$]|://[^/\\s:@]*:[^\\s@$][^\\s@]*@" (include "sharecoord.configFile" .) }}
 {{- fail "config has a secret in it, which would stand in a ConfigMap: write ${file:PATH} in its place and mount a Secret with extraVolumes, or ${env:NAME} and extraEnvFrom" }}
+{{- end }}
+{{- end }}
+
+{{/* The part of the check that is about the Kafka port. */}}
+{{- define "sharecoord.checkKafkaPort" -}}
+{{- $port := .Values.kafkaPort }}
+{{- $written := include "sharecoord.settings" (dict "prefix" "" "settings" .Values.config) | fromYaml }}
+{{- range $name := list "kafka.port.listen" "kafka.port.advertised" }}
+{{- if hasKey $written $name }}
+{{- fail (printf "config has %s, of which Service, NetworkPolicy and container would know nothing: set kafkaPort.enabled, .port and .advertised" $name) }}
+{{- end }}
+{{- end }}
+{{- if and $port.advertised (or (not $port.enabled) (ne .Values.mode "service")) }}
+{{- fail "kafkaPort.advertised is set, and there is no Kafka port that others reach: set kafkaPort.enabled=true in mode service, or remove it (a sidecar's is at localhost)" }}
+{{- end }}
+{{- if and $port.enabled (has (int $port.port) (list 7070 7071 7072)) }}
+{{- fail "kafkaPort.port is a port that the coordinator has in use (7070, 7071, 7072): set another one" }}
+{{- end }}
+{{- if and $port.advertised (include "sharecoord.fleet" .) }}
+{{- fail "kafkaPort.advertised is one address for several coordinators, and all connections of a client must reach the same one: remove it (clients are led to the pods), or set replicaCount=1" }}
 {{- end }}
 {{- end }}
 
