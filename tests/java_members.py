@@ -20,12 +20,13 @@ from typing import Any, NamedTuple
 from sharecoord.devenv import maven
 
 SOURCE = Path(__file__).resolve().parent / "java" / "ShareMembers.java"
-ANSWERS_S = 60.0
+ANSWERS_S, COMPILE_S = 60.0, 240.0
 CLOSE_MS = 30_000
 _OPTIONS = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 """For programs that live for seconds: no time is spent on the best machine code."""
 
 ACCEPT, RELEASE, REJECT, RENEW = 1, 2, 3, 4
+_compiling = threading.Lock()
 
 
 class JavaError(Exception):
@@ -60,19 +61,25 @@ class JavaRecord:
     headers: list[tuple[str, bytes | None]]
 
 
-@functools.cache
 def compiled() -> Path:
     """The folder with the program's classes; they run with the jars of every release.
 
     Raises:
         DevenvError: There is no Java.
     """
+    # Scripts run in threads, and the first of them compiles for all.
+    with _compiling:
+        return _compiled()
+
+
+@functools.cache
+def _compiled() -> Path:
     folder = Path(tempfile.mkdtemp(prefix="sharecoord-java-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     javac = maven.find_java().with_name("javac")
     jars = f"{maven.kafka_libs()}/*"
     subprocess.run(
-        [javac, "-proc:none", "-cp", jars, "-d", folder, SOURCE], check=True, timeout=ANSWERS_S
+        [javac, "-proc:none", "-cp", jars, "-d", folder, SOURCE], check=True, timeout=COMPILE_S
     )
     return folder
 
@@ -80,10 +87,12 @@ def compiled() -> Path:
 class JavaProgram:
     """A Java process with consumers of one release of Kafka's client."""
 
-    def __init__(self, version: str = maven.DEFAULT_VERSION) -> None:
-        """Starts it; it ends with this process."""
+    def __init__(
+        self, version: str = maven.DEFAULT_VERSION, *, classes: Path | None = None
+    ) -> None:
+        """Starts it; it ends with this process. `classes` is what `compiled` has returned."""
         self.version = version
-        class_path = f"{compiled()}:{maven.kafka_libs(version)}/*"
+        class_path = f"{classes or compiled()}:{maven.kafka_libs(version)}/*"
         self._process = subprocess.Popen(
             [maven.find_java(), *_OPTIONS, "-cp", class_path, SOURCE.stem],
             stdin=subprocess.PIPE,

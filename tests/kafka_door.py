@@ -1,4 +1,4 @@
-"""A client of the Kafka port by hand, over TLS, that waits for each answer."""
+"""A client of the Kafka port, or of a broker, by hand, that waits for each answer."""
 
 from __future__ import annotations
 
@@ -21,10 +21,12 @@ HANDSHAKE, AUTHENTICATE = 17, 36
 class KafkaDoor:
     """One connection."""
 
-    def __init__(self, port: int, authority: Path, *, timeout_s: float = 30) -> None:
-        context = ssl.create_default_context(cafile=str(authority))
-        plain_socket = socket.create_connection(("127.0.0.1", port), timeout=timeout_s)
-        self._socket = context.wrap_socket(plain_socket, server_hostname="localhost")
+    def __init__(self, port: int, authority: Path | None = None, *, timeout_s: float = 30) -> None:
+        """Connects, over TLS where an authority is given."""
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=timeout_s)
+        if authority is not None:
+            context = ssl.create_default_context(cafile=str(authority))
+            self._socket = context.wrap_socket(self._socket, server_hostname="localhost")
         self._file = self._socket.makefile("rb")
 
     def __enter__(self) -> Self:

@@ -325,10 +325,14 @@ class JavaMemberAlone(JavaMember):
         return found
 
 
-@functools.cache
 def java_program(version: str) -> JavaProgram:
     """The program that members share which nobody kills; it ends with this process."""
-    return JavaProgram(version)
+    with _starting:
+        return _java_program(version)
+
+
+_starting = threading.Lock()
+_java_program = functools.cache(JavaProgram)
 
 
 def java_member(

@@ -14,7 +14,7 @@ from sharecoord.devenv.processes import LOOPBACK, free_ports
 from sharecoord.devenv.topics import Topics
 from tests.conftest import TopicFactory
 from tests.differential.requests_by_hand import ACKNOWLEDGE, Ack, Answer, Hand, connected
-from tests.support import KafkaUnderTest
+from tests.support import KafkaUnderTest, eventually_async
 
 ACCEPT, RENEW = 1, 4
 RECORDS = 20
@@ -83,7 +83,7 @@ async def acknowledgements(hand: Hand) -> dict[str, object]:
         "at the opening": await hand.fetch((0, 0, [ACCEPT])),
         "without a session": await hand.acknowledge((0, 0, [ACCEPT]), share_session_epoch=5),
         "to open a session": await hand.acknowledge((0, 0, [ACCEPT])),
-        "open": await hand.fetch(),
+        "open": await records(hand),
     }
     for name, said in WRONG.items():
         found[name] = await hand.acknowledge(*said)
@@ -104,6 +104,19 @@ async def acknowledgements(hand: Hand) -> dict[str, object]:
     found["another partition"] = await hand.acknowledge((0, 0, [ACCEPT]), partition=7)
     unknown = hand.topics(ACKNOWLEDGE, [(0, 0, [ACCEPT])], topic_id=UUID(int=77))
     found["another topic"] = await hand.acknowledge(topics=unknown)
+    return found
+
+
+async def records(hand: Hand) -> list[tuple[int, int, int]]:
+    """Fetches until records come: a share-partition may be loading yet."""
+    found: list[tuple[int, int, int]] = []
+
+    async def came() -> bool:
+        answer = await hand.fetch()
+        found.extend(answer.acquired)
+        return bool(found)
+
+    await eventually_async(came, 30, "records")
     return found
 
 
@@ -128,6 +141,7 @@ async def sessions(hand: Hand) -> dict[str, object]:
         "unknown mode": await hand.fetch(share_acquire_mode=7),
         "no records": await hand.fetch(max_records=-1),
         "no bytes": await hand.fetch(max_bytes=0),
+        "open": await records(hand),
         "another partition": without_records(
             await hand.fetch((0, 0, [ACCEPT]), partition=7, **SHORT)
         ),
@@ -145,6 +159,10 @@ async def sessions(hand: Hand) -> dict[str, object]:
     }.items():
         found[name] = await hand.fetch(**given)
         found[f"{name}, words"] = await hand.acknowledge(topics=(), **given)
+    found["opened"] = without_records(await hand.fetch())
+    hand.epoch = 0
+    found["opened again"] = without_records(await hand.fetch())
+    found["held before"] = await hand.acknowledge((0, 0, [ACCEPT]))
     for name in ("closed", "closed twice"):
         found[name] = await hand.fetch(share_session_epoch=-1, topics=())
         found[f"{name}, words"] = await hand.acknowledge(share_session_epoch=-1, topics=())

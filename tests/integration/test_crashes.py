@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+import confluent_kafka
 import pytest
 from sharecoord_sdk import AcknowledgeType, Message, ShareConsumer
 
 from sharecoord.devenv.coordinator import CoordinatorProcess
+from sharecoord.devenv.processes import LOOPBACK, free_ports
 from sharecoord.devenv.topics import Topics
 from tests.support import KafkaUnderTest, eventually, explicit, unique_name
 
@@ -99,3 +104,60 @@ def test_six_kills_under_load_lose_nothing(
             eventually(step, 110, what="every record confirmed")
     assert kills == 6
     assert set(seen) == set(range(total))
+
+
+HOLDER = """
+import sys, confluent_kafka
+address, group, topic = sys.argv[1:]
+consumer = confluent_kafka.ShareConsumer({
+    "bootstrap.servers": address, "group.id": group, "share.acknowledgement.mode": "explicit",
+})
+consumer.subscribe([topic])
+while not (found := [m.offset() for m in consumer.poll(1.0) if m.error() is None]):
+    pass
+print(*found, flush=True)
+sys.stdin.read()
+"""
+"""Holds what its first poll brings, until it is killed."""
+
+
+def test_what_a_killed_share_consumer_of_kafka_held_comes_again_with_count_2(
+    kafka_broker: KafkaUnderTest, topic: Callable[..., str], topics: Topics, tmp_path: Path
+) -> None:
+    """Its coordinator is killed before it is, and so does not see its connection end."""
+    name, group = topic(), unique_name("g")
+    lock_s = SHORT_LOCKS["group.share.record.lock.duration.ms"] / 1000
+    topics.produce(name, 40)
+    address = f"{LOOPBACK}:{free_ports(1)[0]}"
+    settings = {**SHORT_LOCKS, "kafka.port.listen": address, "security.audit.sink": "off"}
+    coordinator = CoordinatorProcess(kafka_broker.bootstrap_servers, tmp_path, settings=settings)
+    with coordinator:
+        begun_s = time.monotonic()
+        with subprocess.Popen(
+            [sys.executable, "-c", HOLDER, address, group, name],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as holder:
+            assert holder.stdout is not None
+            held = set(map(int, holder.stdout.readline().split()))
+            coordinator.kill()
+            holder.kill()
+        coordinator.restart()
+        config = {"bootstrap.servers": address, "group.id": group}
+        other = confluent_kafka.ShareConsumer(config)
+        other.subscribe([name])
+        counts: dict[int, int] = {}
+
+        def all_came() -> bool:
+            for message in other.poll(0.2):
+                assert message.error() is None
+                if message.offset() in held:
+                    assert time.monotonic() >= begun_s + lock_s
+                counts[message.offset()] = message.delivery_count()
+            return len(counts) == 40
+
+        eventually(all_came, 60, what="all records")
+        other.close()
+    assert held
+    assert counts == {offset: 2 if offset in held else 1 for offset in range(40)}

@@ -31,7 +31,8 @@ WAIT_S = 60
 ISSUER, AUDIENCE = "https://issuer.test", "sharecoord"
 MECHANISMS = ("PLAIN", *HASHES, "OAUTHBEARER")
 RECORDS = 20
-REAUTHENTICATION_S = 2
+REAUTHENTICATION_S = 6
+"""librdkafka proves it again after nine tenths of it: a crowded machine needs the rest."""
 RULES = """
 rules:
   - allow: [consume]
@@ -335,9 +336,9 @@ def test_it_is_proven_again_on_the_connections_that_are_there(
             return False
         topics.produce(filled, 5)
         wanted += 5
-        return time.monotonic() - begun_s > 3 * REAUTHENTICATION_S
+        return time.monotonic() - begun_s > 2 * REAUTHENTICATION_S
 
-    eventually(long_enough, WAIT_S, what="records over three sessions")
+    eventually(long_enough, WAIT_S, what="records over two sessions")
     consumer.close()
     assert len(offsets) == len(set(offsets))
     assert len(figures) >= 2

@@ -1,6 +1,8 @@
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
 import java.io.BufferedReader;
+import java.io.FileDescriptor;
+import java.io.FileOutputStream;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
@@ -30,10 +32,13 @@ import org.apache.kafka.common.serialization.ByteArrayDeserializer;
  */
 public class ShareMembers {
     private static final ObjectMapper JSON = new ObjectMapper();
-    private static final PrintStream OUT = new PrintStream(System.out, true, StandardCharsets.UTF_8);
+    private static final PrintStream OUT =
+        new PrintStream(new FileOutputStream(FileDescriptor.out), true, StandardCharsets.UTF_8);
     private static final Map<String, Member> MEMBERS = new ConcurrentHashMap<>();
 
     public static void main(String[] arguments) throws Exception {
+        // The client's log goes to the console.
+        System.setOut(System.err);
         BufferedReader requests = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         for (String line = requests.readLine(); line != null; line = requests.readLine()) {
             JsonNode request = JSON.readTree(line);

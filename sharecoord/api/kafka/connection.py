@@ -34,7 +34,8 @@ acknowledgements before their next fetch."""
 UNANSWERED: Final = "Kafka port: a request could not be answered"
 
 _LENGTH: Final = struct.Struct(">i")
-_scratch: Final = bytearray(SCRATCH_BYTES)
+# A view, no bytearray: asyncio takes slices of it to receive more behind what came, over TLS.
+_scratch: Final = memoryview(bytearray(SCRATCH_BYTES))
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -100,14 +101,13 @@ class Connection(asyncio.BufferedProtocol):
     def _most_bytes(self) -> int:
         return self._request_bytes_max if self.login.is_known else STRANGER_BYTES_MAX
 
-    def get_buffer(self, sizehint: int) -> bytearray:
+    def get_buffer(self, sizehint: int) -> memoryview:
         """Called by asyncio."""
         return _scratch
 
     def buffer_updated(self, nbytes: int) -> None:
         """Called by asyncio."""
-        with memoryview(_scratch) as received:
-            self.received(received[:nbytes])
+        self.received(_scratch[:nbytes])
 
     def received(self, data: bytes | bytearray | memoryview) -> None:
         """Takes in what the client has sent."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from itertools import groupby
 from typing import Any, Final
@@ -17,10 +17,9 @@ from sharecoord.api.kafka.cluster import NO_TIME, NODE_ID
 from sharecoord.api.kafka.codec import Head, answer_of, make, prefix_of
 from sharecoord.api.kafka.connection import Parts
 from sharecoord.api.kafka.errors import acknowledge_code, code_of
-from sharecoord.api.kafka.members import KafkaMember
+from sharecoord.api.kafka.members import KafkaMember, ShareSession
 from sharecoord.api.kafka.membership import Membership
 from sharecoord.api.kafka.topic_ids import TopicIds
-from sharecoord.core.changes import Place
 from sharecoord.core.delivery import Delivery, PartitionResult
 from sharecoord.core.fleet.peering import Relayed
 from sharecoord.core.partition.decisions import AcknowledgedRange, Acknowledgements
@@ -42,6 +41,9 @@ SAY_AGAIN_PAUSE_S: Final = 0.05
 
 MAX_WAIT_S: Final = 30.0
 """Longest wait of a fetch; the connection's next request waits as long."""
+
+ON_WAY_MAX_S: Final = 1.0
+"""Longest wait for records that are acquired already, and not stored yet."""
 
 Errors = dict[tuple[UUID, int], ErrorCode]
 """By topic id and partition: what became of acknowledgements."""
@@ -84,11 +86,11 @@ class Fetching:
         session = member.session
         member.group.expire_later(session)
         said, errors = self._said(member, request)
-        refused = self._refused(member, request.topics)
+        refused: Errors = {}
         settled = member.acknowledge(said) if said else None
         is_last = request.share_session_epoch == CLOSE
         if not is_last:
-            self._change(member, request)
+            refused = self._change(member, request)
             await self._wait(member, request)
         if settled is not None:
             errors |= self._errors(await _asked_again(member, said, settled))
@@ -96,7 +98,7 @@ class Fetching:
         if is_last:
             self._membership.close_share(member)
         elif request.max_records > 0:
-            deliveries = member.take(self._context.clock.now_ms())
+            deliveries = member.take(self._context.clock.now_ms(), self._ids.id_of)
         found: Found = {}
         for each in deliveries:
             place = self._ids.id_of(each.key.topic, each.key.topic_id), each.key.partition
@@ -115,28 +117,52 @@ class Fetching:
             return ErrorCode.none
         return _next_turn(member, epoch)
 
-    def _change(self, member: KafkaMember, request: Any) -> None:
-        """Takes what the member fetches from now on; it gets nothing of other partitions."""
-        share, session = member.share, member.session
-        assert share is not None, "opened"
-        # A session begins with no partition at all, whatever an earlier one had.
-        before = None if request.share_session_epoch == OPEN else set(share.places)
-        share.places.update(self._places(request.topics))
-        share.places.difference_update(
-            (name, number)
-            for topic in request.forgotten_topics_data
-            if (name := self._ids.name_of(topic.topic_id))
-            for number in topic.partitions
-        )
-        if share.places != before:
-            assigned = member.group.assignment(session).topics
-            all_places = {(t, n) for t, (_, numbers) in assigned.items() for n in numbers}
-            member.group.pause(session, frozenset(all_places - share.places))
+    def _change(self, member: KafkaMember, request: Any) -> Errors:
+        """Takes what the member fetches from now on; it gets nothing of other partitions.
 
-    def _places(self, topics: Iterable[Any]) -> Iterator[Place]:
-        for topic in topics:
+        Returns why partitions can not be fetched, where they can not.
+        """
+        share, id_of = member.share, self._ids.id_of
+        assert share is not None, "opened"
+        refused: Errors = {}
+        for topic in request.topics:
+            name, numbers = self._ids.name_of(topic.topic_id), topic.partitions
+            if name is None:
+                places = ((topic.topic_id or NO_TOPIC, each.partition_index) for each in numbers)
+                refused |= dict.fromkeys(places, ErrorCode.unknown_topic_id)
+            else:
+                share.add(name, topic.topic_id, (each.partition_index for each in numbers))
+        for topic in request.forgotten_topics_data:
             if name := self._ids.name_of(topic.topic_id):
-                yield from ((name, part.partition_index) for part in topic.partitions)
+                share.forget(name, topic.partitions)
+        group = member.group
+        topic_ids, partitions = group.topic_ids, group.partition_ids
+        known: list[tuple[object, ...]] = [
+            (name, self._ids.name_of(topic_id), topic_ids.get(name), partitions.get(name))
+            for name, topic_id in share.ids.items()
+        ]
+        if share.known != known:
+            share.known = known
+            assigned = group.assignment(member.session).topics
+            # A topic that was made again is another one, which the member does not know yet.
+            current = {name for name in share.ids.keys() & assigned.keys()
+                       if share.ids[name] == id_of(name, assigned[name][0])}  # fmt: skip
+            served = {place for place in share.places if place[0] in current}
+            all_places = {(t, n) for t, (_, numbers) in assigned.items() for n in numbers}
+            group.pause(member.session, frozenset(all_places - served))
+            share.refused = dict(self._not_there(share, assigned))
+        return refused | share.refused
+
+    def _not_there(
+        self, share: ShareSession, assigned: Mapping[str, tuple[str, tuple[int, ...]]]
+    ) -> Iterator[tuple[tuple[UUID, int], ErrorCode]]:
+        """Partitions of a share session that are not there (any more)."""
+        for name, number in share.places:
+            topic_id = share.ids[name]
+            if self._ids.name_of(topic_id) is None:
+                yield (topic_id, number), ErrorCode.unknown_topic_id
+            elif name in assigned and number not in assigned[name][1]:
+                yield (topic_id, number), ErrorCode.unknown_topic_or_partition
 
     async def _wait(self, member: KafkaMember, request: Any) -> None:
         """Opens the credit of this fetch, and waits for records."""
@@ -158,20 +184,22 @@ class Fetching:
         wait_s = min(MAX_WAIT_S, request.max_wait.total_seconds())
         enough_bytes = max(1, request.min_bytes)
         try:
-            async with asyncio.timeout(wait_s):
-                while member.ended is None and (
-                    member.on_way_records > 0
-                    or (member.unsent_bytes < enough_bytes and session.credit.left_records > 0)
-                ):
-                    member.arrived.clear()
-                    await member.arrived.wait()
-        except TimeoutError:
-            pass
+            await _until(
+                lambda: (
+                    member.on_way_records <= 0
+                    and (member.unsent_bytes >= enough_bytes or session.credit.left_records <= 0)
+                ),
+                member,
+                wait_s,
+            )
         finally:
             session.credit.use_up()
             if session.away is not None:
                 # Other coordinators give back what they were lent, or lock records for nobody.
                 group.offer(session)
+        # What was acquired meanwhile comes with this answer, as a broker's does: a member that asks
+        # for nothing more would never see it.
+        await _until(lambda: member.on_way_records <= 0, member, ON_WAY_MAX_S)
 
     # -- ShareAcknowledge ------------------------------------------------------------------------
 
@@ -264,23 +292,6 @@ class Fetching:
                 said.append((*log_id, member.under_tokens(log_id, runs)))
         return said, errors
 
-    def _refused(self, member: KafkaMember, topics: Iterable[Any]) -> Errors:
-        """Why partitions can not be fetched, where they can not."""
-        known = () if member.share is None else member.share.places
-        refused: Errors = {}
-        for topic in topics:
-            name = self._ids.name_of(topic.topic_id)
-            numbers = member.group.partition_ids.get(name or "")
-            for part in topic.partitions:
-                place = topic.topic_id or NO_TOPIC, part.partition_index
-                if name is None:
-                    refused[place] = ErrorCode.unknown_topic_id
-                elif numbers is None or (name, part.partition_index) in known:
-                    continue
-                elif part.partition_index not in numbers:
-                    refused[place] = ErrorCode.unknown_topic_or_partition
-        return refused
-
     def _errors(self, results: Iterable[PartitionResult]) -> Errors:
         """The outcomes that are errors."""
         return {
@@ -317,6 +328,17 @@ async def _asked_again(
 
 def _may_succeed(result: PartitionResult) -> bool:
     return result.error is not None and result.error.retriable
+
+
+async def _until(probe: Callable[[], bool], member: KafkaMember, wait_s: float) -> None:
+    """Waits for deliveries until the probe holds, the member has ended or the time is over."""
+    try:
+        async with asyncio.timeout(wait_s):
+            while not probe() and member.ended is None:
+                await member.arrived.wait()
+                member.arrived.clear()
+    except TimeoutError:
+        pass
 
 
 def _checked_sizes(request: Any) -> ErrorCode:

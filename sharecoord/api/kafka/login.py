@@ -104,7 +104,9 @@ class Login:
             self._exchange = SaslExchange(wanted, authenticator, self._address)
         if why:
             self._refuse(UnauthenticatedError(why))
-        return make(head, "SaslHandshakeResponse", error_code=error, mechanisms=mechanisms)
+        # As at a broker: those that there are, unless nobody should ask now.
+        told = () if error is ErrorCode.illegal_sasl_state else mechanisms
+        return make(head, "SaslHandshakeResponse", error_code=error, mechanisms=told)
 
     async def authenticate(self, head: Head, request: Any) -> Any:
         """Answers SaslAuthenticate: the next message of an exchange.

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
 
 from sharecoord.api.kafka.acknowledging import Run
 from sharecoord.api.kafka.errors import is_refused
 from sharecoord.core.changes import LogId, PartitionKey, Place
-from sharecoord.core.delivery import Assignment, Delivery, PartitionResult
-from sharecoord.core.fleet.held_book import HeldBook
+from sharecoord.core.delivery import Assignment, Delivery, LostRange, PartitionResult
+from sharecoord.core.fleet.held_book import HeldBook, LockBook
 from sharecoord.core.fleet.peering import Relayed
 from sharecoord.core.partition.decisions import (
     AcknowledgedRange,
@@ -46,6 +49,26 @@ class ShareSession:
     """That of the next request."""
     places: set[Place] = field(default_factory=set)
     """The partitions that the member fetches."""
+    ids: dict[str, UUID] = field(default_factory=dict)
+    """The ids by which it fetches their topics."""
+    known: list[tuple[object, ...]] | None = None
+    """What was known of these topics when it was looked last which partitions the member gets; None
+    = it has to be looked again."""
+    refused: dict[tuple[UUID, int], ErrorCode] = field(default_factory=dict)
+    """By topic id and partition: why it can not be fetched, as of then."""
+
+    def add(self, topic: str, topic_id: UUID, partitions: Iterable[int]) -> None:
+        """The member fetches these partitions, too."""
+        added = {(topic, each) for each in partitions}
+        if self.ids.get(topic) != topic_id or not added <= self.places:
+            self.ids[topic] = topic_id
+            self.places |= added
+            self.known = None
+
+    def forget(self, topic: str, partitions: Iterable[int]) -> None:
+        """The member does not fetch these partitions any more."""
+        self.places.difference_update((topic, each) for each in partitions)
+        self.known = None
 
     def takes(self, epoch: int) -> bool:
         """Whether a request has the epoch of its turn; if so, the next one is expected."""
@@ -164,22 +187,33 @@ class KafkaMember:
 
     # -- fetches and acknowledgements ------------------------------------------------------------
 
-    def take(self, now_ms: int) -> list[Delivery | Relayed]:
+    def take(self, now_ms: int, id_of: Callable[[str, str], UUID]) -> list[Delivery | Relayed]:
         """The deliveries that wait; from now on the member holds them.
 
-        One of a partition that it fetches no longer, which was on its way, goes back unseen.
+        One of a partition that it fetches no longer, or of a topic that was made again meanwhile,
+        goes back unseen.
         """
         waiting, self.waiting = self.waiting, []
-        places = self.share.places if self.share is not None else ()
-        found = [each for each in waiting if each.key.home in places]
+        found = []
         for each in waiting:
-            if each.key.home not in places:
+            if self._fetches(each.key, id_of):
+                found.append(each)
+            else:
                 self._hand_back(each)
         for each in found:
             book = self.held.setdefault(each.key.log_id, HeldBook())
             for one in each.ranges:
                 book.put(one.first, one.last, one.lock_token, max(one.deadline_ms, now_ms))
         return found
+
+    def _fetches(self, key: PartitionKey, id_of: Callable[[str, str], UUID]) -> bool:
+        share = self.share
+        return (
+            share is not None
+            and not key.lane
+            and key.home in share.places
+            and share.ids[key.topic] == id_of(key.topic, key.topic_id)
+        )
 
     def under_tokens(self, log_id: LogId, runs: Sequence[Run]) -> list[AcknowledgedRange]:
         """Acknowledgements under the tokens of the locks that the member holds.
@@ -243,10 +277,7 @@ class KafkaMember:
         """The share session is over: what the member holds is released (KIP-932, T11)."""
         self.forget_share()
         session = self.session
-        session.credit.use_up()
-        for delivery in self.waiting:
-            self._hand_back(delivery)
-        self.waiting.clear()
+        self.hand_back_waiting()
         released = [
             (*log_id, [AcknowledgedRange(*held[:2], AcknowledgeType.RELEASE, held.lock_token)
                        for held in book.held()])
@@ -261,6 +292,31 @@ class KafkaMember:
         if self.share is not None:
             self.share.ended()
         self.share = None
+
+    def hand_back_waiting(self) -> None:
+        """What waits for a fetch goes back unseen."""
+        self.session.credit.use_up()
+        for delivery in self.waiting:
+            self._hand_back(delivery)
+        self.waiting.clear()
+
+    def follow(self, former: KafkaMember, lost: Iterable[LostRange]) -> None:
+        """Goes on with the share session of the same member, which has joined again.
+
+        Leaving and joining are about the group alone: a member that changes its subscription
+        acknowledges what it got before.
+        """
+        self.share, self.held = former.share, former.held
+        if self.share is not None:
+            # The new session has paused nothing yet.
+            self.share.known = None
+        for each in lost:
+            if (book := self.held.get(each.key.log_id)) is not None:
+                book.settled(*each.held)
+
+    def shown(self) -> LockBook:
+        """What the member holds, as it would show it at a join."""
+        return {log_id: book.held() for log_id, book in self.held.items()}
 
     def _hand_back(self, delivery: Delivery | Relayed) -> None:
         self.group.hand_back(self.session, delivery.key, delivery.ranges)

@@ -129,8 +129,9 @@ class Membership:
         Raises:
             QuotaExceededError: Its principal has as many as it may.
         """
-        if member.share is not None:
-            member.close_share()
+        # What the member holds of an earlier session it may still acknowledge.
+        member.hand_back_waiting()
+        member.forget_share()
         principal = (member.session.caller or Caller()).principal
         self._quotas.check_stream(principal)
         self._quotas.stream(principal, 1)
@@ -172,9 +173,7 @@ class Membership:
         topics = check_topics(request.subscribed_topic_names or ())
         # Before anything is made or closed for who may not.
         self._groups.admission.check_join(caller, *key, topics)
-        member = self._members.get(key)
-        if member is not None and member.share is not None:
-            member.close_share()
+        former = self._members.get(key)
         command = JoinCommand(
             member_id=check_member_id(request.member_id),
             client_id=check_text("client_id", client_id, CLIENT_ID_CHARACTERS_MAX),
@@ -185,6 +184,7 @@ class Membership:
             max_poll_interval_ms=_POLL_INTERVAL_MS_MAX,
             credit_records=0,
             credit_bytes=0,
+            lock_book={} if former is None else former.shown(),
             opens=_OPENS,
             takes_batches=True,
             is_atomic=True,
@@ -193,7 +193,9 @@ class Membership:
         )
         group = await self._groups.open(check_group_id(request.group_id), caller.principal.name)
         member = KafkaMember(group)
-        member.group, member.joined, _ = await self._groups.join(key[0], command, member)
+        member.group, member.joined, lost = await self._groups.join(key[0], command, member)
+        if former is not None:
+            member.follow(former, lost)
         self._members[key] = member
         return member
 

@@ -85,6 +85,7 @@ class KafkaPort:
         self._unserved = Unserved()
         self._calls = _calls(self._topics, Administration(operators, ids), Configs(operators))
         context.tasks.keep("kafka-port", self.listener.run)
+        context.tasks.spawn(asyncio.to_thread(codec.load_usual), "kafka-port-codec")
 
     async def start(self, address: TcpAddress, advertised: TcpAddress | None = None) -> TcpAddress:
         """Listens at one more address; returns where.
@@ -134,6 +135,8 @@ class KafkaPort:
                 refusal = cluster.api_versions(oldest, ErrorCode.unsupported_version)
                 return [codec.answer_of(oldest, refusal)]
             raise self._unserved.refuse(head, connection.address)
+        if not codec.is_loaded(head):
+            await asyncio.to_thread(codec.load, *head[:2])
         if head.api_key in _FOR_STRANGERS:
             body = await self._for_strangers(cluster, connection, head, frame)
             return [codec.answer_of(head, body)]

@@ -25,6 +25,10 @@ class TopicIds:
     def id_of(self, topic: str, topic_id: str) -> UUID:
         """The id of a topic on the wire, which is asked for by it later."""
         found = wire_id(self._cluster_id, topic, topic_id)
+        former = self._ids.get(topic, found)
+        if former != found:
+            # The topic was deleted and made again: who asks for its former life hears so.
+            self._topics.pop(former, None)
         self._topics[found], self._ids[topic] = topic, found
         return found
 

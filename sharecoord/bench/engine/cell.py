@@ -56,6 +56,8 @@ class Consumer(StrEnum):
     PLAIN = "plain"
     KAFKA_SHARE = "kafka-share"
     SHARECOORD = "sharecoord"
+    KAFKA_PORT = "kafka-port"
+    """The client of `kafka-share`, unchanged, at the Kafka port of a coordinator."""
     PARALLEL_CONSUMER = "parallel-consumer"
 
 
@@ -193,6 +195,11 @@ class Cell:
     def batch(self) -> int:
         """`handler`, read: the most records of one call, 0 for single records."""
         return batch_of(self.handler)
+
+    @property
+    def has_coordinator(self) -> bool:
+        """Whether a coordinator of this project serves the consumers."""
+        return self.consumer in (Consumer.SHARECOORD, Consumer.KAFKA_PORT)
 
     @property
     def on_loop(self) -> bool:
@@ -460,10 +467,11 @@ def canonical(cell: Cell, mode: Mode) -> Cell:
         cell = replace(cell, rate=None)
     if not cell.work_ms:
         cell = replace(cell, work_distribution="constant")
-    if cell.consumer not in (Consumer.KAFKA_SHARE, Consumer.SHARECOORD):
+    if not (cell.has_coordinator or cell.consumer is Consumer.KAFKA_SHARE):
         cell = replace(cell, record_locks=None, ack=Ack.IMPLICIT)
-    if cell.consumer is not Consumer.SHARECOORD:
+    if not cell.has_coordinator:
         cell = replace(cell, events=Events.NONE, store=StoreKind.SQLITE)
+    if cell.consumer is not Consumer.SHARECOORD:
         cell = replace(cell, security=SecurityKind.NONE)
     if cell.consumer is Consumer.NONE:
         cell = replace(cell, partitions=1, payload_bytes=1000, max_poll_records=None, key_skew=None)
@@ -499,7 +507,8 @@ def _impossible_client(cell: Cell) -> str | None:
     consumer, parallel = cell.consumer, cell.parallel
     if cell.ordering is not Order.UNORDERED and not parallel.continuous:
         return f"ordering {cell.ordering} is that of one consumer's slots: it needs continuous:N"
-    if parallel.continuous and consumer in (Consumer.PLAIN, Consumer.KAFKA_SHARE):
+    librdkafka = (Consumer.PLAIN, Consumer.KAFKA_SHARE, Consumer.KAFKA_PORT)
+    if parallel.continuous and consumer in librdkafka:
         return (
             f"{consumer} can not refill single slots: continuous needs sharecoord, "
             "parallel-consumer or none"

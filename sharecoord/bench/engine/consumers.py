@@ -83,7 +83,8 @@ def open_source(cell: Cell, bootstrap_servers: str, group: str, topic: str) -> S
         most = cell.max_poll_records or BATCH_RECORDS
         # With a timeout `consume` waits until the batch is full: it would be the latency.
         return Source(lambda: plain.consume(most, 0) or plain.consume(1, POLL_S), close=plain.close)
-    kind: Any = KafkaShareConsumer if cell.consumer is Consumer.KAFKA_SHARE else ShareConsumer
+    is_ours = cell.consumer is Consumer.SHARECOORD
+    kind: Any = ShareConsumer if is_ours else KafkaShareConsumer
     consumer = kind(share_config(cell, bootstrap_servers, group))
     consumer.subscribe([topic])
     poll = partial(consumer.poll, POLL_S)

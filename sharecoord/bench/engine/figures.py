@@ -189,7 +189,7 @@ def peer_ratios(cells: Sequence[Cell], trials: Iterable[Trial], mode: Mode) -> l
     listed = list(trials)
     found = []
     for number, cell in enumerate(cells):
-        if cell.consumer is not Consumer.SHARECOORD:
+        if not cell.has_coordinator:
             continue
         for peer, changed in _peers(cell):
             other = numbers.get(canonical(changed, mode))

@@ -53,6 +53,7 @@ from sharecoord.bench.engine.settings import (
 from sharecoord.bench.engine.stored import StoredBatches, stored_batches
 from sharecoord.bench.errors import BenchError
 from sharecoord.bench.procfs import cpu_s
+from sharecoord.devenv.processes import LOOPBACK, free_ports
 from sharecoord.devenv.security import write_security
 from sharecoord.devenv.stores import Stores
 from sharecoord.devenv.topics import Topics
@@ -521,20 +522,23 @@ class Trials:
         if cell.consumer is Consumer.KAFKA_SHARE:
             settings = {"share.auto.offset.reset": "earliest", **locks}
             self._topics.set_group_config(group, settings)
-        if cell.consumer is not Consumer.SHARECOORD:
+        if not cell.has_coordinator:
             return Server(address, group)
         settings = {f"group.{name}": value for name, value in locks.items()}
         if cell.ordering is not Order.UNORDERED:
             settings[f"group.{_ORDERING}"] = str(cell.ordering)
         settings |= self._events(stack, cell, f"{group}-events", directory)
         settings |= _security(cell, directory)
+        kafka_port = ""
+        if cell.consumer is Consumer.KAFKA_PORT:
+            kafka_port = settings["kafka.port.listen"] = f"{LOOPBACK}:{free_ports(1)[0]}"
         settings["store.url"] = stack.enter_context(self._stores.fresh(cell.store))
         database = self._stores.server(cell.store)
         coordinator = MeasuredCoordinator(address, directory, settings=settings)
         stack.enter_context(coordinator)
         time.sleep(self._settle_s)
         return Server(
-            coordinator.address,
+            kafka_port or coordinator.address,
             group,
             coordinator,
             None if database is None else database.pid,

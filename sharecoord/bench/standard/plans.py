@@ -32,7 +32,17 @@ QUICK_DURATION_S: Final = 5.0
 COMMIT_SECONDS: Final = 2.0
 QUICK_COMMIT_SECONDS: Final = 0.3
 
-FILES: Final = ("shapes", "partitions", "latency", "fairness", "members", "stores", "security")
+FILES: Final = (
+    "shapes",
+    "partitions",
+    "latency",
+    "fairness",
+    "members",
+    "stores",
+    "security",
+    "kafka-port",
+    "kafka-port-latency",
+)
 """Plans that are files of the engine, whose cells have targets."""
 _OF_ANY_SIZE: Final = ("shapes", "stores")
 """Plans that are measured with other values, batches and numbers of records, too."""

@@ -510,13 +510,15 @@ class SharePartition:
         member_id: str,
         book: Sequence[HeldRange],
         forgets_after_ms: int | None = None,
+        *,
+        counts: bool = False,
     ) -> Decision:
         """Compares the lock book of a re-joined member with its locks (design 5).
 
         Locks that are not in the book were never received: their records go back unseen. Entries of
         the book that are not locks of the member are reported as lost. A lock that ended
         `forgets_after_ms` ago may be missing though it was received, so its delivery counts; None =
-        the book forgets nothing.
+        the book forgets nothing. Of members that show no book at a join every delivery `counts`.
         """
         decision = Decision()
         shown: dict[int, list[HeldRange]] = {}
@@ -526,11 +528,13 @@ class SharePartition:
         for first, last, value in self.window.held_by(member_id):
             if forgets_after_ms is not None and value.deadline_ms + forgets_after_ms <= now_ms:
                 continue
-            back = outcomes.returned(value, self._settings, now_ms)
+            ended = outcomes.released if counts else outcomes.returned
+            back = ended(value, self._settings, now_ms)
             known = [entry[:2] for entry in sorted(shown.get(value.lock_token, ()))]
             for start, end in uncovered(known, first, last):
                 decision.edits.append(Edit(start, end, back))
-                decision.unseen.append(HeldRange(start, end, value.lock_token))
+                if not counts:
+                    decision.unseen.append(HeldRange(start, end, value.lock_token))
         decision.edits.sort()
         for entry in book:
             decision.lost.extend(self._lost_parts(member_id, entry))

@@ -339,7 +339,7 @@ def _compare_book(
         return
     if actor.partition.owner_epoch == books.owner_epoch and actor.key == books.key:
         session.comparison.done.add(place)
-        lost = actor.compare_lock_book(session.member_id, held, is_shown_again=True)
+        lost = actor.compare_lock_book(session, held, is_shown_again=True)
         actor.notices.tell_lost(session.member_id, lost)
         group.offer(session)
 

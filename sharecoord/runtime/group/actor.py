@@ -397,7 +397,7 @@ class GroupActor(Group):
         tell(self.context, self.group_id, event, session=session, reason=why or None)
         for actor in self.partitions.values():
             if book is not None and actor.state is ActorState.ACTIVE:
-                actor.compare_lock_book(session.member_id, held_of(book, actor.key))
+                actor.compare_lock_book(session, held_of(book, actor.key))
             actor.release_member(session.member_id)
         if self.peers.keeps(self.group_id, session.member_id, session.gateway):
             committer = self.context.committer

@@ -140,7 +140,7 @@ def compare_place(session: Session, place: Place, actor: PartitionActor) -> list
     if session.away is not None:
         # The gateway's own book counts: the place may have been another owner's at the join.
         held = session.away.held_of(actor.key)
-    gone = actor.compare_lock_book(session.member_id, held)
+    gone = actor.compare_lock_book(session, held)
     return [LostRange(actor.key, held) for held in gone]
 
 

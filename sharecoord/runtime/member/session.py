@@ -338,6 +338,15 @@ class Session:
     """Whether the member takes Kafka's record batches alone, and no columns."""
 
     @property
+    def shows_book(self) -> bool:
+        """Whether the member says at a join what it holds of its former streams.
+
+        A client that knows record batches alone has no lock tokens: it forgets what it held, and
+        its program may have seen all of it.
+        """
+        return not self.takes_batches
+
+    @property
     def is_lent(self) -> bool:
         """Whether the stream is at another coordinator."""
         return bool(self.gateway)
@@ -407,8 +416,11 @@ class Session:
         """Whether the member gets nothing of a share-partition.
 
         Letters of a lane may come from any partition of their topic, unless the lane is for one: so
-        any paused partition of the topic stops the lane.
+        any paused partition of the topic stops the lane. Who takes record batches gets no letters:
+        as batches they would have the offsets and the headers of the dead-letter topic.
         """
+        if key.lane and self.takes_batches:
+            return True
         topic, partition = key.home
         if partition < 0:
             return any(each == topic for each, _ in self.paused)

@@ -407,13 +407,16 @@ class PartitionActor(ClaimedPartition):
             self.commit(gone, RangeEvent.DEPARTED)
 
     def compare_lock_book(
-        self, member_id: str, book: Sequence[HeldRange], *, is_shown_again: bool = False
+        self, session: Session, book: Sequence[HeldRange], *, is_shown_again: bool = False
     ) -> list[HeldRange]:
         """Settles the differences of a lock book, again if that fails; returns lost entries."""
         assert self.partition is not None, "only an active partition compares"
         forgets_ms = self.context.books_forget_after_ms
-        decision = self.partition.decide_lock_book(self.clock.now_ms(), member_id, book, forgets_ms)
-        self.commit(decision)
+        member_id, counts = session.member_id, not session.shows_book
+        decision = self.partition.decide_lock_book(
+            self.clock.now_ms(), member_id, book, forgets_ms, counts=counts
+        )
+        self.commit(decision, RangeEvent.DEPARTED if counts else RangeEvent.RELEASED)
         if decision.unseen and not is_shown_again:
             self._remember_unseen(member_id, decision.unseen)
         return decision.lost

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Self
 
@@ -89,11 +91,12 @@ class Crew:
         for process in self._processes.values():
             process.kill()
 
-    def hire(self, address: str = "") -> str:
+    def hire(self, address: str = "", program: Sequence[str] = ()) -> str:
         """Starts one more worker; returns its name.
 
         Args:
             address: What it is told of coordinators; "" = the crew's addresses.
+            program: Another worker than the SDK's, with arguments of its own.
         """
         number = len(self._readers)
         name = f"w{number + 1}"
@@ -103,7 +106,7 @@ class Crew:
         files = ["--ledger", str(self._directory / name), "--locks", str(self._locks(name))]
         process = GuardedProcess(
             name,
-            [*self._argv, *own, *files],
+            [*(program or self._argv), *own, *files],
             log_path=self._directory / f"{name}.log",
             env=worker_environment(),
         )
@@ -220,11 +223,7 @@ class Crew:
         for place in self.produced:
             partition, offset = divmod(place, PARTITION_SPAN)
             ends[partition] = max(ends.get(partition, 0), offset + 1)
-        if isinstance(store, str):
-            windows = read_heads(store, self.group)
-        else:
-            window = self.window(store)
-            windows = {} if window is None else {0: window}
+        windows = read_heads(store, self.group)
         return sum(windows.get(p, WindowState()).lag(end) for p, end in ends.items())
 
     def window(self, coordinator: CoordinatorProcess) -> WindowState | None:
@@ -254,15 +253,26 @@ class Crew:
         return self._directory / f"{name}.locks"
 
 
-def read_heads(url: str, group: str) -> dict[int, WindowState]:
-    """A group's share-partitions of its one topic as a server has them, without their ranges."""
-    rows = execute(
-        url,
+def read_heads(store: CoordinatorProcess | str, group: str) -> dict[int, WindowState]:
+    """A group's share-partitions of its one topic as a store has them, without their ranges.
+
+    Nothing while a file of SQLite is busy.
+    """
+    query = (
         "SELECT partition_index, start_offset, end_offset, finished_count FROM share_partition "
-        f"WHERE group_id = '{group}' AND NOT closed AND start_offset IS NOT NULL",
+        f"WHERE group_id = '{group}' AND NOT closed AND start_offset IS NOT NULL"
     )
+    if isinstance(store, str):
+        rows = execute(store, query)
+    else:
+        try:
+            with closing(sqlite3.connect(f"{store.store_path.as_uri()}?mode=ro", uri=True)) as file:
+                rows = file.execute(query).fetchall()
+        except sqlite3.OperationalError:
+            rows = []
     return {
-        partition: WindowState(start, end, finished) for partition, start, end, finished in rows
+        partition: WindowState(start, end, finished or 0)
+        for partition, start, end, finished in rows
     }
 
 

@@ -222,28 +222,63 @@ async def test_members_speak_tls(tls: Tls) -> None:
         await left(tls.port, 0)
 
 
+class RawTls:
+    """A TLS client that says by itself what goes out together."""
+
+    def __init__(self, tls: Tls) -> None:
+        self._received, self._sent = ssl.MemoryBIO(), ssl.MemoryBIO()
+        context = tls.client()
+        self._client = context.wrap_bio(self._received, self._sent, server_hostname="localhost")
+        self._port = tls.port.address.port
+
+    async def connect(self) -> None:
+        """All of the handshake, but for its last message."""
+        self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port)
+        while True:
+            try:
+                self._client.do_handshake()
+                return
+            except ssl.SSLWantReadError:
+                self._writer.write(self._sent.read())
+                self._received.write(await self._reader.read(1 << 16))
+
+    async def ask(self, *pieces: bytes) -> bytes:
+        """The answer to what goes out in so many TLS records, and in one piece."""
+        for piece in pieces:
+            self._client.write(piece)
+        self._writer.write(self._sent.read())
+        while received := await self._reader.read(1 << 16):
+            self._received.write(received)
+            with contextlib.suppress(ssl.SSLWantReadError):
+                return self._client.read()
+        raise ConnectionError("the coordinator has ended the connection")
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+ANY_VERSIONS = b"\0\0\0\x0a\0\x12\0\0\0\0\0\x07\xff\xff"
+
+
 async def test_a_request_right_behind_the_handshake_is_read(tls: Tls) -> None:
     """It comes in one piece with the handshake's end, before it is known who serves it."""
     async with tls.running():
-        reader, writer = await asyncio.open_connection("127.0.0.1", tls.port.address.port)
-        received, sent = ssl.MemoryBIO(), ssl.MemoryBIO()
-        client = tls.client().wrap_bio(received, sent, server_hostname="localhost")
-        while True:
-            try:
-                client.do_handshake()
-                break
-            except ssl.SSLWantReadError:
-                writer.write(sent.read())
-                received.write(await reader.read(1 << 16))
-        client.write(b"\0\0\0\x0a\0\x12\0\0\0\0\0\x07\xff\xff")
-        writer.write(sent.read())
-        answer = b""
-        while not answer:
-            received.write(await reader.read(1 << 16))
-            with contextlib.suppress(ssl.SSLWantReadError):
-                answer = client.read()
-        assert answer[4:10] == b"\0\0\0\x07\0\0"
-        writer.close()
+        client = RawTls(tls)
+        await client.connect()
+        assert (await client.ask(ANY_VERSIONS))[4:10] == b"\0\0\0\x07\0\0"
+        client.close()
+
+
+async def test_a_request_in_several_tls_records_that_come_together_is_read(tls: Tls) -> None:
+    """As librdkafka sends it: its head and its body by themselves."""
+    async with tls.running():
+        client = RawTls(tls)
+        await client.connect()
+        await client.ask(ANY_VERSIONS)
+        for cut in range(1, len(ANY_VERSIONS)):
+            answer = await client.ask(ANY_VERSIONS[:cut], ANY_VERSIONS[cut:])
+            assert answer[4:10] == b"\0\0\0\x07\0\0", cut
+        client.close()
 
 
 async def test_a_client_is_whom_its_certificate_names(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import struct
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from sharecoord.api.kafka.members import EPOCH_MAX, ShareSession
 from sharecoord.core.changes import CommitBatch
 from sharecoord.errors import SharecoordError
+from sharecoord.security.principals import Caller
 from tests.support import eventually_async
 from tests.unit.api.kafka.client import (
     ACCEPT,
@@ -54,6 +56,24 @@ async def test_acknowledgements_ride_on_the_next_fetch() -> None:
         rest = fetched(await member.fetch(2, wait_ms=100))
         acquired = sorted(got.acquired + (rest[0].acquired if rest else []))
         assert acquired == [(1, 1, 2), (4, 5, 1)]
+
+
+async def test_what_is_acquired_comes_with_the_same_answer() -> None:
+    """However short the fetch: its member may ask for nothing more."""
+    async with port_of(world_with(6)) as port:
+        member = await port.joined()
+        epochs = itertools.count()
+        seen: list[tuple[bool, int]] = []
+
+        async def came() -> bool:
+            got = fetched(await member.fetch(next(epochs), wait_ms=0))
+            given = {"group_ids": ("g",), "include_offsets": False}
+            (group,) = await port.operators.call(Caller(), "describe_groups", given)
+            seen.extend((bool(got), each.acquired_records) for each in group.members)
+            return bool(got)
+
+        await eventually_async(came, 10)
+        assert set(seen) <= {(False, 0), (True, 6)}
 
 
 async def test_an_exact_limit_is_never_passed() -> None:
@@ -178,13 +198,29 @@ async def test_a_heartbeat_tells_the_assignment_once_and_after_each_change() -> 
         assert (await member.heartbeat(9)).error_code.value == FENCED_MEMBER_EPOCH
 
 
-async def test_a_member_that_joins_again_fences_its_former_self() -> None:
-    async with port_of(world_with(6)) as port:
-        former = await port.joined()
-        assert fetched(await former.fetch(0))[0].acquired == [(0, 5, 1)]
-        newer = await port.joined()
-        assert (await former.fetch(1)).error_code.value == SESSION_NOT_FOUND
-        assert fetched(await newer.fetch(0, wait_ms=5_000))[0].acquired == [(0, 5, 2)]
+async def test_a_member_that_joins_again_goes_on_with_its_share_session() -> None:
+    """As a client does that changes its subscription: it leaves, and joins again."""
+    async with port_of(world_with(8)) as port:
+        member, heart = await port.joined(), await port.connect()
+        assert fetched(await member.fetch(0, records=6, is_exact=True))[0].acquired == [(0, 5, 1)]
+        for epoch in (-1, 0):
+            assert (await heart.heartbeat(epoch, "orders")).error_code.value == OK
+        answer = await member.acknowledge(1, {0: [(0, 1, ACCEPT)]})
+        assert answer.responses[0].partitions[0].error_code.value == OK
+        answer = await member.fetch(2, said={0: [(2, 3, ACCEPT)]}, wait_ms=5_000)
+        assert fetched(answer) == {0: Fetched([(6, 7, 1)], fetched(answer)[0].offsets, OK)}
+        await member.close()
+        other = await port.joined("other")
+        assert fetched(await other.fetch(0, wait_ms=5_000))[0].acquired == [(4, 5, 2), (6, 7, 2)]
+
+
+async def test_a_share_session_that_is_opened_again_leaves_the_locks() -> None:
+    async with port_of(world_with(8)) as port:
+        member = await port.joined()
+        assert fetched(await member.fetch(0, records=6, is_exact=True))[0].acquired == [(0, 5, 1)]
+        assert fetched(await member.fetch(0))[0].acquired == [(6, 7, 1)]
+        answer = await member.acknowledge(1, {0: [(0, 7, ACCEPT)]})
+        assert answer.responses[0].partitions[0].error_code.value == OK
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
@@ -10,6 +11,7 @@ from uuid import UUID
 import pytest
 
 from sharecoord.security.principals import Caller
+from tests.support import eventually_async
 from tests.unit.api.kafka.client import (
     ACCEPT,
     ACKNOWLEDGE,
@@ -17,6 +19,7 @@ from tests.unit.api.kafka.client import (
     HEARTBEAT,
     RELEASE,
     RENEW,
+    Fetched,
     fetched,
     module_of,
     port_of,
@@ -217,3 +220,35 @@ async def test_a_heartbeat_that_says_nonsense_is_refused(given: dict[str, Any]) 
         answer = await client.ask(HEARTBEAT, 1, **(usual | given))
         assert (answer.error_code.value, bool(answer.error_message)) == (INVALID_REQUEST, True)
         assert not port.world.database.members
+
+
+async def test_a_topic_that_was_made_again_is_another_one() -> None:
+    async with port_of(world_with(4)) as port:
+        member, heart = await port.joined(), await port.connect()
+        former = member.topic_id
+        assert fetched(await member.fetch(0))[0].acquired == [(0, 3, 1)]
+        assert code_of(await member.acknowledge(1, {0: [(0, 3, ACCEPT)]})) == OK
+        port.world.log.delete("orders")
+        port.world.log.create("orders", 1)
+        epochs = itertools.count(2)
+
+        async def told() -> bool:
+            # By the id of the former topic nothing of the new one comes.
+            answer = await member.fetch(next(epochs), wait_ms=10)
+            assert fetched(answer).get(0, Fetched([], [], OK)).acquired == []
+            return any(p.error_code.value == UNKNOWN_TOPIC_ID for p in _partitions(answer))
+
+        async def assigned() -> bool:
+            await heart.heartbeat(1, "orders")
+            return heart.topic_id not in (None, former)
+
+        await eventually_async(assigned, 10)
+        port.world.log.append("orders", 3)
+        await eventually_async(told, 10)
+        member.topic_id = heart.topic_id
+        got = fetched(await member.fetch(next(epochs), wait_ms=5_000))
+        assert got[0].acquired == [(0, 2, 1)]
+
+
+def _partitions(answer: Any) -> list[Any]:
+    return [part for topic in answer.responses for part in topic.partitions]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from uuid import UUID, uuid4
 
@@ -14,6 +15,7 @@ from kio.schema.describe_share_group_offsets.v1.request import (
 )
 from kio.schema.metadata.v12.request import MetadataRequestTopic
 
+from tests.support import eventually_async
 from tests.unit.api.kafka.client import Client, fetched
 from tests.unit.api.kafka.secured import BASE, Secured
 
@@ -226,3 +228,38 @@ async def test_a_member_that_was_ended_leaves_no_stream_behind(secured: Secured)
         secured.change_rules(BASE + QUOTAS)
         assert (await worker.fetch(1)).error_code.value in (GROUP_DENIED, UNKNOWN_MEMBER)
         assert "User:worker" not in secured.port.coordinator.context.guard.quotas.uses()
+
+
+async def test_a_fetch_that_waits_while_the_rules_change_gets_nothing(secured: Secured) -> None:
+    async with secured.running(records=0):
+        worker, anna = await secured.joined("worker"), await secured.joined("anna", "other")
+        waiting = asyncio.create_task(worker.fetch(0, wait_ms=30_000))
+        connections = secured.port.kafka.listener.connections
+
+        async def is_waiting() -> bool:
+            return any(each.is_working for each in connections)
+
+        await eventually_async(is_waiting, 10)
+        secured.change_rules(BASE.replace('"User:worker", ', ""))
+        secured.port.world.log.append("orders", 3)
+        assert not fetched(await waiting)
+        assert fetched(await anna.fetch(0, wait_ms=5_000))[0].acquired == [(0, 2, 1)]
+
+
+async def test_records_that_wait_for_a_fetch_go_to_others_when_the_rules_change(
+    secured: Secured,
+) -> None:
+    async with secured.running():
+        worker, anna = await secured.joined("worker"), await secured.connect("anna")
+        assert fetched(await worker.fetch(0, records=2, is_exact=True))[0].acquired == [(0, 1, 1)]
+        await secured.port.joined("other", anna)
+        secured.change_rules(BASE.replace('"User:worker", ', ""))
+        offsets: set[int] = set()
+        for epoch in range(2):
+            for each in fetched(await anna.fetch(epoch, wait_ms=2_000)).values():
+                offsets.update(
+                    n for first, last, _ in each.acquired for n in range(first, last + 1)
+                )
+            if len(offsets) == 6:
+                break
+        assert offsets == set(range(6))

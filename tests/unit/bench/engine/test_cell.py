@@ -118,7 +118,7 @@ def test_what_can_not_be_is_left_out_with_the_reason() -> None:
         (Consumer.SHARECOORD, Ack.EXPLICIT),
         (Consumer.PARALLEL_CONSUMER, Ack.IMPLICIT),
     }
-    assert len(found.left_out) == 2
+    assert len(found.left_out) == 3
     assert all("continuous needs sharecoord" in reason for reason in found.left_out)
 
 
