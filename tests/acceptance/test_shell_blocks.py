@@ -3,7 +3,8 @@
 A block that is not run says why in the page (`<!-- not run: … -->`), and
 `tests/architecture/test_pages.py` checks the reason. Names of topics and groups get an ending of
 their own, and addresses and folders are those of the test; else a block is run as it stands.
-`pip`, `make` and Kafka's own scripts are left out: what they name is checked there, too.
+`pip` and `make` are left out, and so are Kafka's own scripts unless they go to the Kafka port of a
+coordinator (`KAFKA_PORT`): what they name is checked there, too.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ import jwt
 import pytest
 from sharecoord_sdk import AcknowledgeType, AdminClient, ShareConsumer
 
+from sharecoord.devenv.broker import KafkaBroker
 from sharecoord.devenv.coordinator import CoordinatorProcess, clean_environment
+from sharecoord.devenv.maven import find_java, kafka_libs
 from sharecoord.devenv.processes import free_ports
 from sharecoord.devenv.topics import Record, Topics
 from tests.acceptance.test_guides import coordinator, left_by_a_consumer_group
@@ -38,8 +41,17 @@ from tests.unit.security.support import EC_KEY, jwk, key_set
 
 __all__ = ["coordinator"]
 
-BLOCK_TIMEOUT_S: Final = 120
-LEFT_OUT: Final = ("pip", "make", "kafka-")
+BLOCK_TIMEOUT_S: Final = 240
+LEFT_OUT: Final = ("pip", "make")
+KAFKA_PORT: Final = "localhost:9192"
+"""Where pages have the Kafka port."""
+
+SCRIPTS: Final = {
+    "kafka-console-share-consumer.sh": "org.apache.kafka.tools.consumer.ConsoleShareConsumer",
+    "kafka-share-groups.sh": "org.apache.kafka.tools.consumer.group.ShareGroupCommand",
+}
+"""Kafka's scripts, of `maven.DEFAULT_VERSION`."""
+
 PRELUDE: Final = f"""
 set -euo pipefail
 sharecoord() {{
@@ -53,15 +65,30 @@ trap 'kill $(jobs -p) 2>/dev/null || true; wait' EXIT
 """What a block begins with. What it puts into the background ends with it. `! command` becomes
 `refused command`: it has to fail, and not for its usage (2); bash would go on in any case."""
 
+WITHOUT_SHARE_GROUPS: Final = "3.9.1"
+"""What most users have."""
+
 RECORDS: Final = 5_000
 """More than the offsets that pages name."""
+
+
+def is_left_out(words: list[str]) -> bool:
+    """Whether a command is not run."""
+    is_kafkas = words[0].startswith("kafka-") and KAFKA_PORT not in words
+    return is_kafkas or words[0].startswith(LEFT_OUT)
 
 
 def runs(block: Block) -> bool:
     """Whether something of the block is to be run."""
     if not block.is_shell or block.reason:
         return False
-    return any(not words[0].startswith(LEFT_OUT) for words in block.commands)
+    return not all(map(is_left_out, block.commands))
+
+
+def scripts() -> str:
+    """Kafka's scripts as functions of a shell."""
+    java = f"{find_java()} -XX:TieredStopAtLevel=1 -Xmx256m -cp '{kafka_libs()}/*'"
+    return "".join(f'{name}() {{ {java} {main} "$@"; }}\n' for name, main in SCRIPTS.items())
 
 
 PAGES: Final = [page for page in pages() if any(map(runs, blocks_of(page)))]
@@ -121,11 +148,12 @@ class Desk:
     def type(self, block: Block) -> subprocess.CompletedProcess[str]:
         """Runs a block as a script; what is left out is left out line by line."""
         lines = block.text.replace("\\\n", " ").splitlines()
-        kept = [x for x in lines if not (words_of(x) or [""])[0].startswith(LEFT_OUT)]
-        script = "\n".join(kept)
+        script = "\n".join(line for line in lines if not is_left_out(words_of(line) or [""]))
         for old in sorted(self.names, key=len, reverse=True):
             script = re.sub(rf"(?<![\w-]){re.escape(old)}(?![\w-])", self.names[old], script)
         script = re.sub("^! ", "refused ", script, flags=re.MULTILINE)
+        if KAFKA_PORT in block.text:
+            script = scripts() + script
         home = str(self.folder)
         environment = clean_environment() | {
             "PYTHONPATH": os.pathsep.join((str(ROOT), os.environ.get("PYTHONPATH", ""))),
@@ -133,15 +161,17 @@ class Desk:
             "XDG_STATE_HOME": home,
             "SHARECOORD_BOOTSTRAP_SERVER": self.coordinator.address,
             "SHARECOORD_KAFKA__BOOTSTRAP_SERVERS": self.servers,
+            # What a page's consumer waits for was written before.
+            "SHARECOORD_GROUP__SHARE_AUTO_OFFSET_RESET": "earliest",
         }
         return subprocess.run(
-            ["bash", "-c", PRELUDE + script],
+            # It ends the programs of a block that takes too long, too.
+            ["timeout", "--kill-after=10", str(BLOCK_TIMEOUT_S), "bash", "-c", PRELUDE + script],
             cwd=self.folder,
             env=environment,
             capture_output=True,
             text=True,
             check=False,
-            timeout=BLOCK_TIMEOUT_S,
         )
 
 
@@ -204,6 +234,23 @@ def operations(desk: Desk) -> None:
     desk.names["URL"] = f"sqlite:///{desk.folder}/restored.db"
 
 
+def readme(desk: Desk) -> None:
+    """A Kafka without share groups, with records."""
+    desk.own("orders-workers", "orders-console")
+    broker = desk.stack.enter_context(KafkaBroker(WITHOUT_SHARE_GROUPS))
+    Topics(broker.bootstrap_servers).create("orders")
+    Topics(broker.bootstrap_servers).produce("orders", 10)
+    desk.names["localhost:9092"] = broker.bootstrap_servers
+    desk.names[KAFKA_PORT] = f"localhost:{free_ports(1)[0]}"
+
+
+def wire(desk: Desk) -> None:
+    """A topic with a record, and a port of its own."""
+    desk.own("packers")
+    desk.topic("parcels", records=1)
+    desk.names[KAFKA_PORT] = f"localhost:{free_ports(1)[0]}"
+
+
 def replay(desk: Desk) -> None:
     """An hour with records, of a group that is there."""
     invoices, (invoicing, _) = (
@@ -241,7 +288,7 @@ def security(desk: Desk) -> None:
 
 
 PREPARED: Final[dict[str, Callable[[Desk], object]]] = {
-    "README.md": lambda desk: desk.own("orders-workers"),
+    "README.md": readme,
     "helm/sharecoord/README.md": operations,
     "docs/dead-letters.md": dead_letters,
     "docs/delay.md": lambda desk: desk.own("reminder-workers"),
@@ -252,10 +299,11 @@ PREPARED: Final[dict[str, Callable[[Desk], object]]] = {
     "docs/pause.md": pause,
     "docs/replay.md": replay,
     "docs/security.md": security,
+    "docs/wire.md": wire,
 }
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(2 * BLOCK_TIMEOUT_S)
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_what_a_page_tells_to_type_works(
     page: Path,

@@ -35,6 +35,12 @@ def test_the_most_important_names_are_there(package: str) -> None:
             assert hasattr(importlib.import_module(path), name), f"{path}.{name}"
 
 
+def test_each_file_of_the_kafka_port_stands_on_the_map() -> None:
+    there = {f"api/kafka/{file.name}" for file in (PRODUCT / "api" / "kafka").glob("[!_]*.py")}
+    rows = re.findall(r"^\| `(api/kafka/\w+\.py)` \| [^|]+ \|$", PAGE, re.MULTILINE)
+    assert sorted(rows) == sorted(there)
+
+
 def test_files_on_the_map_are_there() -> None:
     for place in set(re.findall(r"`((?:\w+/)+\w+\.py)`", PAGE)):
         sdk = ROOT / "sdk" / "sharecoord_sdk" / place
