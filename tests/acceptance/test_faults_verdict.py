@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from sharecoord.demo.ledger import Entry, Outcome, Verb
+from tests.acceptance.chaos.kafka_crew import cut
 from tests.acceptance.chaos.proxy import TcpProxy
 from tests.acceptance.chaos.records import LEAVING, LockEntry, LockWriter, read_locks
 from tests.acceptance.chaos.verdict import weigh
@@ -99,6 +100,21 @@ def test_lock_files_hold_what_was_written(tmp_path: Path) -> None:
     *deliveries, last = read_locks(path)
     assert [each[1:] for each in deliveries] == [("w1", 7, 2, 12.5), ("w1", 8, 1, 12.5)]
     assert last.offset == LEAVING
+
+
+@pytest.mark.parametrize(
+    ("came_s", "ends_s"),
+    [
+        pytest.param(9.0, 10.0, id="before-the-kill"),
+        pytest.param(10.5, 10.0, id="out-of-the-clients-buffer"),
+        pytest.param(12.5, 15.5, id="from-the-next-coordinator"),
+    ],
+)
+def test_the_lock_of_a_share_consumer_ends_with_its_coordinator(
+    came_s: float, ends_s: float
+) -> None:
+    entry = LockEntry(came_s, "a", 7, 1, came_s + LOCK_S)
+    assert cut(entry, [(1.0, 2.0), (10.0, 12.0)]).deadline_s == ends_s
 
 
 # -- the proxy ------------------------------------------------------------------------------------

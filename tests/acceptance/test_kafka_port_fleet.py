@@ -11,23 +11,25 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 
+import confluent_kafka
 import pytest
 
 from sharecoord.devenv.coordinator import CoordinatorProcess
 from sharecoord.devenv.processes import LOOPBACK, free_ports
 from tests.acceptance.chaos.fleet import LOCK_MS, PARTITIONS, FleetScene, fleet_scene
-from tests.acceptance.chaos.kafka_crew import KAFKA, SDK, KafkaCrew
+from tests.acceptance.chaos.kafka_crew import SDK, KafkaCrew
 from tests.acceptance.chaos.load import Load
+from tests.acceptance.chaos.scene import let_pass
 from tests.acceptance.test_fleet_one_machine import children
 from tests.databases import DatabaseUnderTest
-from tests.support import KafkaUnderTest, unique_name
+from tests.support import KafkaUnderTest, eventually, unique_name
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 
 NAMES = "a", "b", "c"
-KINDS = (SDK, *KAFKA)
+KINDS = (SDK, "rdkafka explicit", "rdkafka implicit", "java implicit")
 CHUNK, LOAD_EACH_S, MOST_WAITING = 30, 0.1, 600
-START_S, GO_ON_S = 60.0, 60.0
+START_S, GO_ON_S = 90.0, 90.0
 SOME = 30
 
 MOVE_MAX_S = 15.0
@@ -177,6 +179,42 @@ def test_a_rolling_restart(ports: PortFleet) -> None:
         everything_was_kept(ports.scene, crew)
 
 
+REFRESHES = 12
+REFRESH_MS = 500
+
+
+def test_metadata_of_another_coordinator_moves_nobody(ports: PortFleet) -> None:
+    """Each names itself as the one broker: clients that ask often stay where they are."""
+    scene, name = ports.scene, unique_name("t")
+    scene.topics.create(name, partitions=PARTITIONS)
+    group, gateways, counts = scene.new_group(name, ids=NAMES), set[str](), list[int]()
+    consumer = confluent_kafka.ShareConsumer(
+        {
+            "bootstrap.servers": ",".join(ports.ports.values()),
+            "group.id": group,
+            "topic.metadata.refresh.interval.ms": REFRESH_MS,
+            "metadata.max.age.ms": 3 * REFRESH_MS,
+        }
+    )
+    consumer.subscribe([name])
+
+    def came() -> bool:
+        scene.topics.produce(name, 10)
+        found = list(consumer.poll(REFRESH_MS / 1000))
+        assert all(message.error() is None for message in found)
+        counts.extend(message.delivery_count() for message in found)
+        gateways.update(scene.gateways(group).values())
+        return bool(found)
+
+    for _ in range(REFRESHES):
+        eventually(came, GO_ON_S, "records")
+        let_pass(REFRESH_MS / 1000)
+    consumer.close()
+    scene.topics.delete(name)
+    assert len(gateways) == 1
+    assert set(counts) == {1}
+
+
 def two_ports() -> int:
     """The first of two ports that are free, one behind the other."""
     while True:
@@ -186,27 +224,41 @@ def two_ports() -> int:
             return port
 
 
-def test_each_of_several_processes_has_a_port(shared_ports: PortFleet) -> None:
-    """`--processes 2 --kafka-listen HOST:N`: N and N + 1; one is killed, and is started again."""
+@pytest.fixture
+def pair(shared_ports: PortFleet) -> Iterator[tuple[CoordinatorProcess, int]]:
+    """Two processes of one `serve`, with nobody beside them; the port of the first one."""
     scene, port = shared_ports.scene, two_ports()
     for name in NAMES:
         scene.processes[name].stop()
-    one = scene.made(
+    made = scene.made(
         "one",
         coordinator_processes=2,
         kafka_port_listen=f"{LOOPBACK}:{port}",
         security_audit_sink="off",
     )
-    scene.start("one")
-    for first in (port, port + 1):
-        ids = "one-0", "one-1"
-        with crew_of(scene, f"{LOOPBACK}:{first}", ids) as crew:
-            if first == port + 1:
-                began_s = time.monotonic()
-                children(one)[0].kill()
-                print("one of two is killed:", goes_on(crew))
-                crew.outage(began_s)
-                scene.owned_by(crew.group, *ids)
-            goes_on(crew)
-            everything_was_kept(scene, crew)
-    scene.dismiss("one")
+    made.launch()
+    try:
+        eventually(lambda: made.ready, START_S, "both serve")
+        yield made, port
+    finally:
+        scene.dismiss("one")
+
+
+def test_each_of_several_processes_has_a_port(
+    shared_ports: PortFleet, pair: tuple[CoordinatorProcess, int]
+) -> None:
+    """`--processes 2 --kafka-listen HOST:N`: N and N + 1; one is killed, and is started again."""
+    (parent, port), scene, ids = pair, shared_ports.scene, ("one-0", "one-1")
+    both = f"{LOOPBACK}:{port},{LOOPBACK}:{port + 1}"
+    with crew_of(scene, both, ids) as crew:
+        for first in (port, port + 1):
+            crew.hire_as("rdkafka explicit", f"{LOOPBACK}:{first}")
+        print("two at their own ports:", goes_on(crew))
+        assert set(scene.gateways(crew.group).values()) == set(ids)
+        began_s = time.monotonic()
+        children(parent)[0].kill()
+        print("one of two is killed:", goes_on(crew))
+        crew.outage(began_s)
+        scene.owned_by(crew.group, *ids)
+        print("it is back:", goes_on(crew))
+        everything_was_kept(scene, crew)

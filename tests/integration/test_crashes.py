@@ -121,6 +121,7 @@ sys.stdin.read()
 """Holds what its first poll brings, until it is killed."""
 
 
+@pytest.mark.timeout(300)
 def test_what_a_killed_share_consumer_of_kafka_held_comes_again_with_count_2(
     kafka_broker: KafkaUnderTest, topic: Callable[..., str], topics: Topics, tmp_path: Path
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
@@ -16,8 +17,7 @@ from tests.acceptance.chaos.records import LEAVING, LockEntry, LockWriter
 from tests.java_members import compiled
 
 SDK: Final = "sdk"
-KAFKA: Final = ("rdkafka explicit", "rdkafka implicit", "java explicit", "java implicit")
-"""The kinds of members that are not the SDK's."""
+"""A kind of members; the others are a client and its mode, such as `java implicit`."""
 
 KAFKA_POLL_RECORDS: Final = 50
 
@@ -85,12 +85,9 @@ class KafkaCrew(Crew):
         return [self._cut(entry) for entry in super().locks()]
 
     def _cut(self, entry: LockEntry) -> LockEntry:
-        """A delivery whose lock ended with its connection."""
         if entry.offset == LEAVING or self.kinds[entry.member] == SDK:
             return entry
-        # What lay in the client when the connection broke, its program took in hand afterwards.
-        ended = (began_s for began_s, back_s in self._outages if entry.time_s <= back_s)
-        return entry._replace(deadline_s=min([entry.deadline_s, *ended]))
+        return cut(entry, self._outages)
 
     def confirmed_by(self) -> Counter[str]:
         """How many acceptances were confirmed, by kind, as of the last `look`."""
@@ -100,3 +97,15 @@ class KafkaCrew(Crew):
                 self._confirmed_by[self.kinds[entry.member]] += 1
         self._counted = len(entries)
         return self._confirmed_by.copy()
+
+
+def cut(entry: LockEntry, outages: Iterable[tuple[float, float]]) -> LockEntry:
+    """A delivery whose lock ended with its connection, if that broke.
+
+    Args:
+        entry: The delivery to a share consumer.
+        outages: When its coordinator was killed, and when it was back. What lay in the client when
+            the connection broke, its program took in hand afterwards.
+    """
+    ended = (began_s for began_s, back_s in outages if entry.time_s <= back_s)
+    return entry._replace(deadline_s=min([entry.deadline_s, *ended]))

@@ -279,6 +279,15 @@ def test_a_lock_that_a_book_may_have_forgotten_counts_as_ended_by_time(scene: Sc
     assert scene.states()[0] == (0, 9, "AVAILABLE", 1)
 
 
+def test_what_a_member_without_a_book_held_is_released_and_counts(scene: Scene) -> None:
+    before = scene.states()[0]
+    found = scene.partition.decide_lock_book(scene.now, "ann", (), counts=True)
+    scene.apply(found)
+    assert (before, scene.states()[0]) == ((0, 9, "ACQUIRED", 1), (0, 9, "AVAILABLE", 1))
+    assert not found.unseen
+    assert scene.window.held == {"bob": 10}
+
+
 def test_entries_inside_one_another_do_not_hand_back_what_was_shown(scene: Scene) -> None:
     token = scene.tokens()[0]
     scene.join(HeldRange(0, 9, token), HeldRange(2, 3, token))
