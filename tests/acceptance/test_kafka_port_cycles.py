@@ -29,7 +29,7 @@ CHUNK, LOAD_EACH_S, MOST_WAITING = 60, 0.1, 900
 CYCLE_TIMEOUT_S = 90.0
 FINISH_S = 120.0
 START_S = 90.0
-SOME = 10
+SOME = 5
 """So many records are accepted by whose turn it is, before the next kill."""
 
 FIRST = (SDK, "rdkafka explicit", "rdkafka implicit", "java explicit")
@@ -118,7 +118,7 @@ def run_cycles(desk: Desk, cycles: int, seed: int) -> None:
                     f"cycle {number} of seed {seed}: {kind} accepts",
                 )
                 print(f"cycle {number}: {dict(crew.confirmed_by())}", flush=True)
-                if number % 3 == 1:
+                if number % 5 == 1:
                     signum = chance.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGTERM])
                     replace(crew, members, chance.randrange(len(members)), signum)
                 if number == cycles // 2:

@@ -74,6 +74,8 @@ class Connection(asyncio.BufferedProtocol):
         self.address = ""
         self.software = ""
         """Name and version of the client, as it gives them itself; "" = it did not."""
+        self.is_over = False
+        """Whether the connection ends behind the present answer."""
         self.login: Login
         self.since_s = 0.0
         """When it began, by the loop's clock."""
@@ -158,7 +160,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         await self._writable.wait()
         self.active_s = self._strangers.now_s()
-        if self.login.has_failed and self._transport is not None:
+        if (self.login.has_failed or self.is_over) and self._transport is not None:
             # The answer says why; what follows it is not read.
             self._transport.close()
             return

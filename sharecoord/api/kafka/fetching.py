@@ -19,6 +19,7 @@ from sharecoord.api.kafka.connection import Parts
 from sharecoord.api.kafka.errors import acknowledge_code, code_of
 from sharecoord.api.kafka.members import KafkaMember, ShareSession
 from sharecoord.api.kafka.membership import Membership
+from sharecoord.api.kafka.record_data import record_data
 from sharecoord.api.kafka.topic_ids import TopicIds
 from sharecoord.core.delivery import Delivery, PartitionResult
 from sharecoord.core.fleet.peering import Relayed
@@ -27,7 +28,6 @@ from sharecoord.core.states import AcquireMode
 from sharecoord.errors import QuotaExceededError, SharecoordError
 from sharecoord.runtime.kernel.context import Context
 from sharecoord.security.principals import Caller
-from sharecoord.wire.record_batches import record_batches
 
 OPEN, CLOSE = 0, -1
 """Share session epochs that are none (KIP-932)."""
@@ -412,7 +412,7 @@ def _add_partition(
     deliveries: list[Delivery | Relayed],
 ) -> None:
     fetched, acknowledged = codes
-    data = _record_data(deliveries)
+    data = record_data(deliveries)
     parts += (
         _PARTITION.pack(number, fetched.value),
         # No message, the code of the acknowledgements, no message.
@@ -426,18 +426,6 @@ def _add_partition(
     parts.append(_uvarint(len(ranges) + 1))
     parts += (_RANGE.pack(each.first, each.last, each.delivery_count, 0) for each in ranges)
     parts.append(b"\0")
-
-
-def _record_data(deliveries: Iterable[Delivery | Relayed]) -> list[bytes | memoryview]:
-    """The record batches of one partition, in order of offset; those of two deliveries once."""
-    found: dict[int, bytes | memoryview] = {}
-    for each in deliveries:
-        if isinstance(each, Delivery):
-            found |= record_batches(each)
-        else:
-            assert isinstance(each.frame, bytes), "joined by the owner"
-            found[each.ranges[0].first] = each.frame
-    return [found[first] for first in sorted(found)]
 
 
 def _uvarint(number: int) -> bytes:

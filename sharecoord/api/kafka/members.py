@@ -13,6 +13,7 @@ from kio.schema.errors import ErrorCode
 
 from sharecoord.api.kafka.acknowledging import Run
 from sharecoord.api.kafka.errors import is_refused
+from sharecoord.api.kafka.record_data import fits
 from sharecoord.core.changes import LogId, PartitionKey, Place
 from sharecoord.core.delivery import Assignment, Delivery, LostRange, PartitionResult
 from sharecoord.core.fleet.held_book import HeldBook, LockBook
@@ -101,6 +102,8 @@ class KafkaMember:
     """Whether the member has left the group, and its share session is still open: clients send
     their last acknowledgements after they have left."""
     ended: SharecoordError | None = None
+    idle_since_s: float = 0.0
+    """Since when the member has had no share session here, by the loop's clock."""
     unsent_since_s: float = math.inf
     """Never a time: nothing is sent unasked."""
 
@@ -191,15 +194,20 @@ class KafkaMember:
         """The deliveries that wait; from now on the member holds them.
 
         One of a partition that it fetches no longer, or of a topic that was made again meanwhile,
-        goes back unseen.
+        goes back unseen. One that can not be in an answer with others waits for the next fetch.
         """
         waiting, self.waiting = self.waiting, []
         found = []
+        together: dict[LogId, list[Delivery | Relayed]] = {}
         for each in waiting:
-            if self._fetches(each.key, id_of):
-                found.append(each)
-            else:
+            others = together.setdefault(each.key.log_id, [])
+            if not self._fetches(each.key, id_of):
                 self._hand_back(each)
+            elif others and not fits(others, each):
+                self.waiting.append(each)
+            else:
+                others.append(each)
+                found.append(each)
         for each in found:
             book = self.held.setdefault(each.key.log_id, HeldBook())
             for one in each.ranges:
@@ -291,6 +299,7 @@ class KafkaMember:
         """There is no share session any more; of what the member holds nothing is said."""
         if self.share is not None:
             self.share.ended()
+            self.idle_since_s = asyncio.get_running_loop().time()
         self.share = None
 
     def hand_back_waiting(self) -> None:

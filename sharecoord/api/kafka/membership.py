@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 from typing import Any, Final
 
@@ -36,9 +37,14 @@ from sharecoord.security.quotas import Quotas
 HEARTBEAT_INTERVAL: Final = timedelta(seconds=5)
 """`group.share.heartbeat.interval.ms` of a broker."""
 
+IDLE_MAX_S: Final = 4.0
+"""A member of a fleet that has not begun to fetch by then, at its next heartbeat, is sent to look
+for its coordinator anew."""
+
 JOIN, LEAVE = 0, -1
 """Member epochs that are none (KIP-932)."""
 
+_ELSEWHERE: Final = "the member fetches at no connection to this coordinator"
 _HEARTBEAT: Final = "ShareGroupHeartbeat"
 MEMBER_ID_LENGTH_MAX: Final = 36
 """A broker's limit: a UUID in words."""
@@ -81,14 +87,30 @@ def _check(request: Any) -> None:
         raise InvalidRequestError(problem)
 
 
+def _refused(head: Head, request: Any, code: ErrorCode, why: str) -> Any:
+    return make(
+        head,
+        "ShareGroupHeartbeatResponse",
+        throttle_time=NO_TIME,
+        error_code=code,
+        error_message=why,
+        member_id=request.member_id,
+        member_epoch=request.member_epoch,
+        heartbeat_interval=HEARTBEAT_INTERVAL,
+    )
+
+
 class Membership:
     """The members of this port, by group and member id."""
 
-    def __init__(self, groups: Groups, ids: TopicIds, quotas: Quotas) -> None:
+    def __init__(
+        self, groups: Groups, ids: TopicIds, quotas: Quotas, *, in_fleet: bool = False
+    ) -> None:
         self._groups = groups
         self._ids = ids
         self._members: dict[tuple[str, str], KafkaMember] = {}
         self._quotas = quotas
+        self._in_fleet = in_fleet
 
     def find(self, request: Any, caller: Caller, call: str) -> KafkaMember:
         """The member that speaks in a request; it is the caller's principal's.
@@ -151,18 +173,11 @@ class Membership:
             else:
                 member = self.find(request, caller, _HEARTBEAT)
                 self._check_epoch(member, request.member_epoch)
+                if self._may_fetch_elsewhere(member):
+                    return _refused(head, request, ErrorCode.not_coordinator, _ELSEWHERE)
                 self._subscribe(member, request)
         except SharecoordError as error:
-            return make(
-                head,
-                "ShareGroupHeartbeatResponse",
-                throttle_time=NO_TIME,
-                error_code=code_of(error),
-                error_message=error.message,
-                member_id=request.member_id,
-                member_epoch=request.member_epoch,
-                heartbeat_interval=HEARTBEAT_INTERVAL,
-            )
+            return _refused(head, request, code_of(error), error.message)
         member.group.expire_later(member.session)
         return self._told(head, member, anew=request.member_epoch != member.epoch)
 
@@ -192,7 +207,7 @@ class Membership:
             software=software,
         )
         group = await self._groups.open(check_group_id(request.group_id), caller.principal.name)
-        member = KafkaMember(group)
+        member = KafkaMember(group, idle_since_s=asyncio.get_running_loop().time())
         member.group, member.joined, lost = await self._groups.join(key[0], command, member)
         if former is not None:
             member.follow(former, lost)
@@ -204,6 +219,20 @@ class Membership:
         # The answer that told of the present epoch may have been lost.
         if epoch not in (member.epoch, member.epoch - 1):
             raise MemberFencedError(f"member epoch {epoch} is not {member.epoch}; join again")
+
+    def _may_fetch_elsewhere(self, member: KafkaMember) -> bool:
+        """Whether a member has not fetched for a while at the coordinator that it is a member of.
+
+        Each coordinator of a fleet says that it is the one broker: after a move a client may have
+        its connection for fetches at another one than this for heartbeats. Who is sent to look for
+        the coordinator asks there. Who has nothing to fetch yet finds this coordinator again.
+        """
+        now_s = asyncio.get_running_loop().time()
+        if not self._in_fleet or member.share or now_s - member.idle_since_s < IDLE_MAX_S:
+            return False
+        member.idle_since_s = now_s
+        member.group.expire_later(member.session)
+        return True
 
     def _subscribe(self, member: KafkaMember, request: Any) -> None:
         wanted, session = request.subscribed_topic_names, member.session

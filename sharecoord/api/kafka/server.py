@@ -79,7 +79,9 @@ class KafkaPort:
         self.strangers = Strangers(most, config.max_connections_per_ip, now_s)
         self.listener = Listener(config, self.strangers, pair)
         ids = TopicIds(cluster_id)
-        self._membership = Membership(coordinator.groups, ids, context.guard.quotas)
+        self._membership = Membership(
+            coordinator.groups, ids, context.guard.quotas, in_fleet=context.in_fleet
+        )
         self._fetching = Fetching(context, self._membership, ids)
         self._topics = Topics(context.catalog, ids, context.guard)
         self._unserved = Unserved()
@@ -150,6 +152,8 @@ class KafkaPort:
         if head.api_key == codec.SHARE_GROUP_HEARTBEAT:
             software = connection.software
             body = await self._membership.heartbeat(head, request, client_id, caller, software)
+            # Java's client keeps a connection to its coordinator as long as that does.
+            connection.is_over = body.error_code is ErrorCode.not_coordinator
         else:
             body = await self._body(cluster, head, request, caller)
         return [codec.answer_of(head, body)]

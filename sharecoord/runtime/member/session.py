@@ -339,10 +339,10 @@ class Session:
 
     @property
     def shows_book(self) -> bool:
-        """Whether the member says at a join what it holds of its former streams.
+        """Whether what is missing in the member's lock book at a join never reached it.
 
-        A client that knows record batches alone has no lock tokens: it forgets what it held, and
-        its program may have seen all of it.
+        A client that knows record batches alone has no lock tokens: the book has what this
+        coordinator has handed to it, and what came by others its program may have seen, too.
         """
         return not self.takes_batches
 

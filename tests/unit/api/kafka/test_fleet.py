@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
+import pytest
+
+from sharecoord.api.kafka import membership
 from sharecoord.api.kafka.members import KafkaMember
 from sharecoord.core.changes import key_of
 from sharecoord.core.fleet.peering import Relayed
@@ -12,7 +15,7 @@ from sharecoord.core.partition.decisions import AcquiredRange
 from sharecoord.core.states import AcquireMode
 from sharecoord.runtime.member.session import JoinCommand
 from tests.support import eventually_async
-from tests.unit.api.kafka.client import ACCEPT, Client, fetched, port_at
+from tests.unit.api.kafka.client import ACCEPT, Client, fetched, port_at, port_of
 from tests.unit.runtime.fleets import fleet_of
 from tests.unit.runtime.worlds import world_with
 from tests.world import World
@@ -21,6 +24,7 @@ PARTITIONS = 8
 RECORDS = 6
 EACH = range(PARTITIONS)
 WAIT_S = 20
+NOT_COORDINATOR = 16
 
 
 class Worker:
@@ -106,3 +110,34 @@ async def test_an_owner_of_a_release_without_kafka_port_is_named() -> None:
         member.relay(Relayed(1, key, [AcquiredRange(0, 0, 1, 7, 0)], 1, 10, 99, b"columns"))
         assert member.waiting == []
         assert "update all coordinators" in str(member.ended)
+
+
+async def test_who_does_not_fetch_where_it_is_a_member_looks_for_its_coordinator_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The connection ends too: Java's client keeps it, whatever FindCoordinator says."""
+    monkeypatch.setattr(membership, "IDLE_MAX_S", 0.0)
+    world = world_with(1)
+    async with (
+        asyncio.timeout(60),
+        fleet_of(world, "a") as fleet,
+        port_at(world, fleet.all["a"]) as port,
+    ):
+        heart = await port.joined()
+        assert (await heart.heartbeat(1)).error_code.value == NOT_COORDINATOR
+        assert await heart.ended()
+        # It may have had nothing to fetch: it is a member as before.
+        client, heart = await port.connect(), await port.connect()
+        client.topic_id = port.kafka._fetching._ids.known_id("orders")
+        assert fetched(await client.fetch(0))[0].acquired == [(0, 0, 1)]
+        assert (await heart.heartbeat(1)).error_code.value == 0
+        assert (await client.acknowledge(-1, {0: [(0, 0, ACCEPT)]})).error_code.value == 0
+        assert (await heart.heartbeat(1)).error_code.value == NOT_COORDINATOR
+
+
+async def test_a_coordinator_without_others_is_that_of_all_its_members(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(membership, "IDLE_MAX_S", 0.0)
+    async with port_of(world_with(1)) as port:
+        assert (await (await port.joined()).heartbeat(1)).error_code.value == 0
