@@ -235,7 +235,7 @@ class ListenConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaPortConfig:
-    """Where share consumers connect that speak Kafka's own protocol."""
+    """Where share consumers connect that speak Kafka's own protocol (docs/wire.md)."""
 
     listen: tuple[TcpAddress, ...] = custom_setting(
         "kafka.port.listen",

@@ -19,7 +19,7 @@ from tests.differential.sides import OurSide, PortSide
 from tests.differential.stage import SCRIPT_S, Stage, seeds_of, selected_seeds
 from tests.support import KafkaUnderTest
 
-SCRIPTS, SCRIPTS_JAVA, SCRIPTS_LONG = 10, 6, 200
+SCRIPTS, SCRIPTS_JAVA, SCRIPTS_LONG = 6, 4, 200
 AT_ONCE = 6
 """Each has up to six clients with threads of their own."""
 

@@ -114,7 +114,7 @@ def desk(kafka_broker: KafkaUnderTest, tmp_path_factory: pytest.TempPathFactory)
         yield made
 
 
-@pytest.fixture(scope="module", params=["4.3.1", "4.4.0"])
+@pytest.fixture(scope="module", params=["4.3.1", pytest.param("4.4.0", marks=pytest.mark.long)])
 def program(request: pytest.FixtureRequest) -> Iterator[JavaProgram]:
     made = JavaProgram(request.param)
     yield made
