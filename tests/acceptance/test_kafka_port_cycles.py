@@ -133,8 +133,9 @@ def run_cycles(desk: Desk, cycles: int, seed: int) -> None:
 
 
 @pytest.mark.timeout(900)
-def test_20_kills_with_members_of_every_kind(desk: Desk) -> None:
-    run_cycles(desk, 20, seed=1)
+@pytest.mark.parametrize("cycles", [8, pytest.param(20, marks=pytest.mark.long)])
+def test_kills_with_members_of_every_kind(desk: Desk, cycles: int) -> None:
+    run_cycles(desk, cycles, seed=1)
 
 
 @pytest.mark.long
