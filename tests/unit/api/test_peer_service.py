@@ -26,6 +26,7 @@ from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.runtime.fleet.fleet import Fleet
 from sharecoord.store.memory.store import MemoryStore
 from sharecoord.wire import peer_service_pb2 as peer
+from tests.support import eventually_async
 from tests.unit.runtime.worlds import world_with
 from tests.world import World
 
@@ -174,7 +175,7 @@ async def test_a_gateway_of_the_fleet_gets_in(door: Door) -> None:
     assert proves(welcome.proof, Side.OWNER, OWNER_SECRET, greeting)
     assert not door.fleet.gateway_links
     await call.prove(gateway_proof(welcome))
-    assert door.fleet.gateway_links.keys() == {"gateway"}
+    await eventually_async(lambda: door.fleet.gateway_links.keys() == {"gateway"})
     assert door.fleet.refused_links == 0
     assert door.refused.empty()
 
@@ -226,7 +227,7 @@ async def test_what_was_recorded_of_a_link_opens_no_other(door: Door) -> None:
     assert (await replayed.hello()).nonce != welcome.nonce
     assert (await door.refusal(replayed.prove(recorded))).reason == "UNAUTHENTICATED"
     # The true gateway's link is what it was.
-    assert door.fleet.gateway_links.keys() == {"gateway"}
+    await eventually_async(lambda: door.fleet.gateway_links.keys() == {"gateway"})
 
 
 async def test_two_links_with_the_same_hello_have_proofs_of_their_own(door: Door) -> None:
