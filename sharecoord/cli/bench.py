@@ -20,6 +20,7 @@ _OUT: Final = click.option(
 )
 _PLANS: Final = (
     *("shapes", "partitions", "latency", "fairness", "members", "stores", "security"),
+    *("kafka-port", "kafka-port-latency"),
     *("parts", "recovery", "restart", "all"),
 )
 _UPDATE: Final = click.option(
@@ -30,7 +31,7 @@ _UPDATE: Final = click.option(
 )
 _STRICT: Final = click.option("--strict", is_flag=True, help="Exit with 1 when a target is missed.")
 _DIMENSIONS: Final = (
-    ("consumer", "plain, kafka-share, parallel-consumer, sharecoord, none (no queue)."),
+    ("consumer", "plain, kafka-share, kafka-port, parallel-consumer, sharecoord, none (no queue)."),
     ("consumers", "How many of them."),
     ("partitions", "Of the topic."),
     ("payload-bytes", "Length of each value."),
