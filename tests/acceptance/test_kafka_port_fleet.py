@@ -254,7 +254,9 @@ def test_each_of_several_processes_has_a_port(
         for first in (port, port + 1):
             crew.hire_as("rdkafka explicit", f"{LOOPBACK}:{first}")
         print("two at their own ports:", goes_on(crew))
-        assert set(scene.gateways(crew.group).values()) == set(ids)
+        crew.until(
+            lambda: set(scene.gateways(crew.group).values()) == set(ids), START_S, "at both ports"
+        )
         began_s = time.monotonic()
         children(parent)[0].kill()
         print("one of two is killed:", goes_on(crew))

@@ -202,11 +202,12 @@ def _fresh_runs(
         for first, last, at_ms in _by_time(chunk, runs, clock) if timed else _untimed(runs):
             if not batch.takes(chunk, first, last):
                 return
+            most = last
             if not at_ms and soft:
                 last_wanted = first + max_records - records - 1
                 raw = chunk.batch_of(last_wanted) if last_wanted < last else None
-                last = min(last, last_wanted if raw is None else raw.last)
-            end = last if at_ms else batch.cut(chunk, first, last, max_records - records)
+                most = min(last, last_wanted if raw is None else raw.last)
+            end = last if at_ms else batch.cut(chunk, first, most, max_records - records)
             if end < first:
                 return
             keys = _keys_of(chunk, first, end) if by_key else None

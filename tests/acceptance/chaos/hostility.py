@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import struct
+import time
 from collections.abc import Callable
 from typing import Any, NamedTuple, Self
 
@@ -47,8 +48,13 @@ def methods() -> list[Method]:
 def send(
     channel: grpc.Channel, method: Method, body: bytes, timeout_s: float
 ) -> grpc.RpcError | None:
-    """Sends bytes as one request; returns how it failed, None when it was answered."""
+    """Sends bytes as one request; returns how it failed.
+
+    None when it was answered, or when its time was up, as that of a long poll is. A server that
+    sees the deadline first resets the call, which its client is told as CANCELLED.
+    """
     untyped: Any = channel
+    began_s = time.monotonic()
     try:
         if method.streaming:
             for _ in untyped.stream_stream(method.path)(iter([body]), timeout=timeout_s):
@@ -56,7 +62,8 @@ def send(
         else:
             untyped.unary_unary(method.path)(body, timeout=timeout_s)
     except grpc.RpcError as error:
-        return error
+        is_over = time.monotonic() - began_s >= timeout_s
+        return None if is_over else error
     return None
 
 

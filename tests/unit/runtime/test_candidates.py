@@ -10,9 +10,9 @@ from sharecoord.core.changes import PartitionHead
 from sharecoord.core.limits import DELIVERY_BYTES_MAX
 from sharecoord.core.offset_set import OffsetSet
 from sharecoord.core.partition.share_partition import AcknowledgedRange, SharePartition
-from sharecoord.core.records import RECORD_OVERHEAD_BYTES, ColumnChunk, RecordChunk
+from sharecoord.core.records import RECORD_OVERHEAD_BYTES, ColumnChunk, RecordChunk, key_hash
 from sharecoord.core.settings import PartitionSettings
-from sharecoord.core.states import AcknowledgeType, AcquireMode
+from sharecoord.core.states import AcknowledgeType, AcquireMode, Ordering
 from sharecoord.ingest.batch_chunk import Source
 from sharecoord.ingest.log_bytes import LogBytes
 from sharecoord.ingest.open_batches import OpenBatches
@@ -156,6 +156,24 @@ def test_a_soft_limit_ends_with_the_batch_that_reaches_it(count: int, end: int) 
 def test_a_soft_limit_is_strict_where_no_batches_are_known() -> None:
     partition, cache = made(chunk_of(*range(30), covers_from=0))
     assert [(run.first, run.last) for run in look(partition, cache, 4, soft=True).fresh] == [(0, 3)]
+
+
+def test_nothing_is_passed_over_behind_a_soft_limit_of_blocked_records() -> None:
+    """They do not count, and yet no later records may follow those that the limit left out."""
+    stopped = raw_tens([Rec(n, b"x", key=b"stopped") for n in range(30)])
+    goes = raw_tens([Rec(n, b"x", key=b"goes") for n in range(30, 60)])
+    partition, cache = made(*stopped, *goes)
+    blocked = frozenset({int.from_bytes(key_hash(b"stopped"), "big")})
+    partition.settings = PartitionSettings(ordering=Ordering.KEY, blocked_keys=blocked)
+    seen: list[int] = []
+    while not seen or seen[-1] < 59:
+        found = look(partition, cache, 1, soft=True)
+        decision = partition.decide_acquire(
+            0, "m", max_records=1, mode=AcquireMode.BATCH_OPTIMIZED, due=(), fresh=found.fresh
+        )
+        partition.apply(decision)
+        seen += [offset for run in found.fresh for offset in range(run.first, run.last + 1)]
+        assert seen == list(range(len(seen)))
 
 
 def test_a_raw_batch_that_stays_whole_is_not_cut() -> None:
