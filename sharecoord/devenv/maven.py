@@ -64,6 +64,7 @@ RELEASES: dict[str, KafkaRelease] = {
     for release in (
         _release("4.3.1", "org.apache.kafka:kafka-tools:4.3.1", _LOG4J2),
         _release("4.4.0", "org.apache.kafka:kafka-tools:4.4.0", _LOG4J2),
+        _release("4.2.1", "org.apache.kafka:kafka-tools:4.2.1", _LOG4J2),
         _release("3.9.1", "org.apache.kafka:kafka-tools:3.9.1"),
         _release("2.8.2", "org.slf4j:slf4j-simple:1.7.30", zookeeper=True),
     )

@@ -89,10 +89,15 @@ def _agrees(outcome: Outcome, paper: Outcome) -> bool:
     return same and not outcome.failure
 
 
-def selected_seeds(request: pytest.FixtureRequest, test: str) -> list[int]:
-    """The seeds of a test that were selected, in the order of the run."""
+def selected_seeds(request: pytest.FixtureRequest, test: str, **others: str) -> list[int]:
+    """The seeds of a test that were selected, in the order of the run.
+
+    `others` are those of its other parameters that are meant.
+    """
     return [
         int(str(item.callspec.params["seed"]))
         for item in request.session.items
-        if isinstance(item, pytest.Function) and item.originalname == test
+        if isinstance(item, pytest.Function)
+        and item.originalname == test
+        and others.items() <= item.callspec.params.items()
     ]

@@ -86,8 +86,9 @@ def test_kafkas_java_client_plays_the_script_alike(
 @pytest.mark.long
 @pytest.mark.timeout(SCRIPT_S)
 @pytest.mark.parametrize("seed", seeds_of(SCRIPTS_LONG))
-def test_kafkas_java_client_of_4_4_plays_the_script_alike(
-    stages: Stages, request: pytest.FixtureRequest, seed: int
+@pytest.mark.parametrize("release", ["4.2.1", "4.4.0"])
+def test_java_clients_of_other_releases_play_the_script_alike(
+    stages: Stages, request: pytest.FixtureRequest, release: str, seed: int
 ) -> None:
-    chosen = selected_seeds(request, "test_kafkas_java_client_of_4_4_plays_the_script_alike")
-    stages.judge(f"{JAVA}4.4.0", chosen, seed)
+    test = "test_java_clients_of_other_releases_play_the_script_alike"
+    stages.judge(f"{JAVA}{release}", selected_seeds(request, test, release=release), seed)

@@ -85,7 +85,15 @@ def worked_off(members: list[Member], due: set[Place]) -> Counter[tuple[Place, i
     return found
 
 
-@pytest.mark.parametrize("module", [NATIVE, f"{JAVA}4.3.1", f"{JAVA}4.4.0"])
+@pytest.mark.parametrize(
+    "module",
+    [
+        NATIVE,
+        pytest.param(f"{JAVA}4.2.1", marks=pytest.mark.long),
+        f"{JAVA}4.3.1",
+        f"{JAVA}4.4.0",
+    ],
+)
 def test_members_share_what_is_there(desk: Desk, module: str) -> None:
     name, group = unique_name("t"), unique_name("g")
     desk.topics.create(name, partitions=2)

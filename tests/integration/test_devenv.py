@@ -379,7 +379,7 @@ def test_a_broker_that_can_not_start_shows_its_log_and_leaves_nothing() -> None:
 
 @pytest.mark.kafka
 @pytest.mark.long
-@pytest.mark.parametrize("version", ["4.4.0", "3.9.1", "2.8.2"])
+@pytest.mark.parametrize("version", ["4.4.0", "4.2.1", "3.9.1", "2.8.2"])
 def test_other_releases_keep_their_data_over_a_kill(version: str) -> None:
     with KafkaBroker(version, heap_mb=384) as broker:
         tool = Topics(broker.bootstrap_servers)

@@ -160,7 +160,9 @@ def java(version: str, main: str, *arguments: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("version", ["4.3.1", "4.4.0"])
+@pytest.mark.parametrize(
+    "version", [pytest.param("4.2.1", marks=pytest.mark.long), "4.3.1", "4.4.0"]
+)
 def test_kafkas_own_consumers_run_unchanged(
     desk: Desk, topic: Callable[..., str], topics: Topics, version: str
 ) -> None:

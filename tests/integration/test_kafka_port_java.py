@@ -42,6 +42,14 @@ BIG = 10 << 20
 
 pytestmark = pytest.mark.timeout(180)
 
+basic = pytest.mark.parametrize(
+    "program",
+    ["4.3.1", "4.2.1", pytest.param("4.4.0", marks=pytest.mark.long)],
+    indirect=True,
+    scope="module",
+)
+"""A test that the first release with share groups for everybody passes in every run."""
+
 
 class Desk:
     """A coordinator with a Kafka port, and Java consumers there."""
@@ -114,7 +122,10 @@ def desk(kafka_broker: KafkaUnderTest, tmp_path_factory: pytest.TempPathFactory)
         yield made
 
 
-@pytest.fixture(scope="module", params=["4.3.1", pytest.param("4.4.0", marks=pytest.mark.long)])
+@pytest.fixture(
+    scope="module",
+    params=["4.3.1", *(pytest.param(each, marks=pytest.mark.long) for each in ("4.2.1", "4.4.0"))],
+)
 def program(request: pytest.FixtureRequest) -> Iterator[JavaProgram]:
     made = JavaProgram(request.param)
     yield made
@@ -156,6 +167,7 @@ def handled(
     return found
 
 
+@basic
 def test_records_come_byte_for_byte(
     desk: Desk, members: Members, topic: TopicFactory, topics: Topics
 ) -> None:
@@ -174,6 +186,7 @@ def test_records_come_byte_for_byte(
     desk.finished(group, name, at=3)
 
 
+@basic
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
 def test_batches_of_every_codec_are_opened(
     desk: Desk, members: Members, topic: TopicFactory, topics: Topics, codec: str
@@ -197,6 +210,7 @@ def test_records_of_10_mb_come(desk: Desk, members: Members, topic: TopicFactory
     assert [each.value for each in found] == values
 
 
+@basic
 def test_implicit_members_accept_what_they_polled(
     desk: Desk, members: Members, topic: TopicFactory, topics: Topics
 ) -> None:
@@ -216,6 +230,7 @@ def test_implicit_members_accept_what_they_polled(
     }
 
 
+@basic
 def test_released_records_come_again_and_rejected_ones_do_not(
     desk: Desk, members: Members, topic: TopicFactory, topics: Topics
 ) -> None:
@@ -344,6 +359,7 @@ def test_a_record_without_a_word_keeps_the_member_from_polling(
     assert consumer.commit_sync() == {(name, 0): None}
 
 
+@basic
 @pytest.mark.parametrize("way", ["close", "unsubscribe", "kill"])
 def test_what_a_member_leaves_behind_comes_again(
     desk: Desk, members: Members, topic: TopicFactory, topics: Topics, way: str
@@ -473,6 +489,7 @@ def test_metrics_count_what_came_and_what_was_said(
     assert float(metrics["fetch-throttle-time-max"]) == 0
 
 
+@basic
 def test_members_go_on_after_a_crash_of_the_coordinator(
     desk: Desk, members: Members, topic: TopicFactory, topics: Topics
 ) -> None:
