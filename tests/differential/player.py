@@ -24,7 +24,7 @@ from tests.differential.script import (
     Segment,
     Step,
 )
-from tests.differential.sides import Side, join
+from tests.differential.sides import Side, UnseenError, join
 from tests.integration.test_kafka_edges import _offsets_in_log as offsets_in_log
 from tests.support import eventually, unique_name
 
@@ -65,12 +65,14 @@ class Outcome:
         answers: By phase and place what was said of acknowledgements: errors, None for success. Not
             how often: Kafka's client may report two acknowledgements of an offset as one.
         failure: Why the script was not played to its end.
+        is_void: Whether that is no fault of either side.
         transcript: What was done and seen.
     """
 
     histories: dict[tuple[int, Place], list[int]] = field(default_factory=dict)
     answers: dict[tuple[int, Place], set[str | None]] = field(default_factory=dict)
     failure: str = ""
+    is_void: bool = False
     transcript: list[str] = field(default_factory=list)
 
 
@@ -140,6 +142,7 @@ class Player:
                 self._play_phase()
         except Exception as error:  # noqa: BLE001 - reported with the transcript
             self.outcome.failure = f"{type(error).__name__}: {error}; {self._last}"
+            self.outcome.is_void = isinstance(error, UnseenError)
             self._say(self.outcome.failure)
         finally:
             self._tear_down()
@@ -295,6 +298,8 @@ class Player:
             self._all_seen = True
             return True
         stalled = time.monotonic() - self._news_s > STALLED_S
+        if stalled:
+            self._check_silent()
         if len(self._members) < MEMBERS_MAX and (stalled or not self._free()):
             self._join()
         return False
@@ -424,8 +429,18 @@ class Player:
         if answered:
             self._commit(member)
         member.hold()
+        self._check_silent()
         if departures:
             self._going[member.name] = departures[0]
+
+    def _check_silent(self) -> None:
+        """Ends a play in which a client has fetched what its silent program will never see.
+
+        What the SDK's has fetched goes back.
+        """
+        if self._side.module != OURS:
+            for name, held in self._holding.items():
+                self._side.holds_only(self._group, name, len(held))
 
     def _depart(self, member: Member, fate: Fate) -> bool:
         """Goes, once another member has a session: with the last one Kafka may forget counts."""
