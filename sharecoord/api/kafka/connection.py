@@ -142,9 +142,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._decided.append(answer)
                 answer.add_done_callback(self._write_decided)
             elif answer:
-                while self._decided:
-                    await asyncio.wait([self._decided[0]])
-                    self._write_decided()
+                await self.in_turn()
                 self._write(answer)
             while len(self._decided) >= DECIDED_MAX:
                 await asyncio.wait([self._decided[0]])
@@ -166,12 +164,26 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._go_on()
 
+    async def in_turn(self) -> None:
+        """Waits until the answers to all requests before are written."""
+        while self._decided:
+            await asyncio.wait([self._decided[0]])
+            self._write_decided()
+
+    async def write(self, parts: Parts) -> None:
+        """Writes a piece of the answer whose turn it is; waits while the client reads slowly."""
+        self._write(parts)
+        await self._writable.wait()
+        self.active_s = self._strangers.now_s()
+
     def _write_decided(self, _: object = None) -> None:
         while self._decided and self._decided[0].done():
             answer = self._decided.popleft()
             if not answer.cancelled():
                 try:
                     self._write(answer.result())
+                except ProtocolError as error:
+                    self.end(str(error))
                 except Exception:
                     log.exception(UNANSWERED, address=self.address)
                     self.close()

@@ -17,7 +17,7 @@ from sharecoord.api.kafka.cluster import NO_TIME, NODE_ID
 from sharecoord.api.kafka.codec import Head, answer_of, make, prefix_of
 from sharecoord.api.kafka.connection import Parts
 from sharecoord.api.kafka.errors import acknowledge_code, code_of
-from sharecoord.api.kafka.members import KafkaMember
+from sharecoord.api.kafka.members import KafkaMember, Node, ShareSession
 from sharecoord.api.kafka.membership import Membership
 from sharecoord.api.kafka.topic_ids import TopicIds
 from sharecoord.core.changes import Place
@@ -67,14 +67,16 @@ class Fetching:
 
     # -- ShareFetch ------------------------------------------------------------------------------
 
-    async def fetch(self, head: Head, request: Any, connection: object, caller: Caller) -> Parts:
+    async def fetch(
+        self, head: Head, request: Any, connection: object, caller: Caller, node: Node = None
+    ) -> Parts:
         """Answers a ShareFetch: first what its acknowledgements say is settled, then records come.
 
         Both wait at the same time.
         """
         try:
             member = self._membership.find(request, caller, "ShareFetch")
-            failed = _checked_sizes(request) or self._turn(member, request, connection)
+            failed = _checked_sizes(request) or self._turn(member, request, connection, node)
         except QuotaExceededError:
             return _fetched(head, ErrorCode.share_session_limit_reached, 0, {}, {}, {})
         except SharecoordError as error:
@@ -84,19 +86,20 @@ class Fetching:
         session = member.session
         member.group.expire_later(session)
         said, errors = self._said(member, request)
-        refused = self._refused(member, request.topics)
+        share = member.shares[node]
+        refused = self._refused(member, share, request.topics)
         settled = member.acknowledge(said) if said else None
         is_last = request.share_session_epoch == CLOSE
         if not is_last:
-            self._change(member, request)
-            await self._wait(member, request)
+            self._change(member, share, request)
+            await self._wait(member, share, request)
         if settled is not None:
             errors |= self._errors(await _asked_again(member, said, settled))
         deliveries: list[Delivery | Relayed] = []
         if is_last:
-            self._membership.close_share(member)
+            self._membership.close_share(member, node)
         elif request.max_records > 0:
-            deliveries = member.take(self._context.clock.now_ms())
+            deliveries = member.take(share, self._context.clock.now_ms())
         found: Found = {}
         for each in deliveries:
             place = self._ids.id_of(each.key.topic, each.key.topic_id), each.key.partition
@@ -104,21 +107,20 @@ class Fetching:
         lock_ms = member.group.settings.lock_duration_ms
         return _fetched(head, ErrorCode.none, lock_ms, found, errors, refused)
 
-    def _turn(self, member: KafkaMember, request: Any, connection: object) -> ErrorCode:
+    def _turn(self, member: KafkaMember, request: Any, connection: object, node: Node) -> ErrorCode:
         """Opens a share session, or takes the next request of one (KIP-932, share sessions)."""
         epoch = request.share_session_epoch
         if epoch == OPEN:
             if any(part.acknowledgement_batches for topic in request.topics
                    for part in topic.partitions):  # fmt: skip
                 return ErrorCode.invalid_request
-            self._membership.open_share(member, connection)
+            self._membership.open_share(member, connection, node)
             return ErrorCode.none
-        return _next_turn(member, epoch)
+        return _next_turn(member, node, epoch)
 
-    def _change(self, member: KafkaMember, request: Any) -> None:
+    def _change(self, member: KafkaMember, share: ShareSession, request: Any) -> None:
         """Takes what the member fetches from now on; it gets nothing of other partitions."""
-        share, session = member.share, member.session
-        assert share is not None, "opened"
+        session = member.session
         # A session begins with no partition at all, whatever an earlier one had.
         before = None if request.share_session_epoch == OPEN else set(share.places)
         share.places.update(self._places(request.topics))
@@ -131,14 +133,14 @@ class Fetching:
         if share.places != before:
             assigned = member.group.assignment(session).topics
             all_places = {(t, n) for t, (_, numbers) in assigned.items() for n in numbers}
-            member.group.pause(session, frozenset(all_places - share.places))
+            member.group.pause(session, frozenset(all_places - member.places))
 
     def _places(self, topics: Iterable[Any]) -> Iterator[Place]:
         for topic in topics:
             if name := self._ids.name_of(topic.topic_id):
                 yield from ((name, part.partition_index) for part in topic.partitions)
 
-    async def _wait(self, member: KafkaMember, request: Any) -> None:
+    async def _wait(self, member: KafkaMember, share: ShareSession, request: Any) -> None:
         """Opens the credit of this fetch, and waits for records."""
         session, group = member.session, member.group
         group.polled(session)
@@ -146,29 +148,31 @@ class Fetching:
             # Locks are renewed, or acknowledgements sent, and nothing is fetched.
             return
         # What came too late for the last fetch goes out with this one.
-        waiting = sum(each.records for each in member.waiting) + member.on_way_records
-        records = max(0, request.max_records - waiting)
+        came = sum(each.records for each in member.waiting_at(share))
+        share.wanted_records = max(0, request.max_records - came)
+        share.wanted_bytes = request.max_bytes
+        records = max(0, share.wanted_records - member.on_way_records)
         if (mode := _mode_of(request)) is not session.mode:
             session.mode = mode
             group.changed(session)
         session.max_poll_records = records + group.held(session)
-        session.credit.records = session.credit.delivered_records + records
-        session.credit.size_bytes = session.credit.delivered_bytes + request.max_bytes
+        member.offer_credit()
         group.dispatcher.offer(session)
         wait_s = min(MAX_WAIT_S, request.max_wait.total_seconds())
         enough_bytes = max(1, request.min_bytes)
         try:
             async with asyncio.timeout(wait_s):
-                while member.ended is None and (
-                    member.on_way_records > 0
-                    or (member.unsent_bytes < enough_bytes and session.credit.left_records > 0)
-                ):
+                while member.ended is None and _waits(member, share, enough_bytes):
                     member.arrived.clear()
                     await member.arrived.wait()
         except TimeoutError:
             pass
         finally:
-            session.credit.use_up()
+            share.wanted_records = 0
+            if any(each.wanted_records for each in member.shares.values()):
+                member.offer_credit()
+            else:
+                session.credit.use_up()
             if session.away is not None:
                 # Other coordinators give back what they were lent, or lock records for nobody.
                 group.offer(session)
@@ -176,12 +180,12 @@ class Fetching:
     # -- ShareAcknowledge ------------------------------------------------------------------------
 
     async def acknowledge(
-        self, head: Head, request: Any, caller: Caller
+        self, head: Head, request: Any, caller: Caller, node: Node = None
     ) -> Parts | asyncio.Future[Parts]:
         """Answers a ShareAcknowledge once it is durable."""
         try:
             member = self._membership.find(request, caller, "ShareAcknowledge")
-            failed = _next_turn(member, request.share_session_epoch)
+            failed = _next_turn(member, node, request.share_session_epoch)
             if failed is not ErrorCode.none:
                 return self._acknowledged(head, failed, 0, {})
         except SharecoordError as error:
@@ -194,7 +198,7 @@ class Fetching:
         if request.share_session_epoch != CLOSE:
             return asyncio.ensure_future(settling)
         found = await settling
-        self._membership.close_share(member)
+        self._membership.close_share(member, node)
         return found
 
     async def _settle(
@@ -264,9 +268,9 @@ class Fetching:
                 said.append((*log_id, member.under_tokens(log_id, runs)))
         return said, errors
 
-    def _refused(self, member: KafkaMember, topics: Iterable[Any]) -> Errors:
+    def _refused(self, member: KafkaMember, share: ShareSession, topics: Iterable[Any]) -> Errors:
         """Why partitions can not be fetched, where they can not."""
-        known = () if member.share is None else member.share.places
+        known = share.places
         refused: Errors = {}
         for topic in topics:
             name = self._ids.name_of(topic.topic_id)
@@ -333,13 +337,25 @@ def _checked_sizes(request: Any) -> ErrorCode:
     return ErrorCode.none if is_known else ErrorCode.unknown_server_error
 
 
-def _next_turn(member: KafkaMember, epoch: int) -> ErrorCode:
+def _waits(member: KafkaMember, share: ShareSession, enough_bytes: int) -> bool:
+    """Whether a fetch goes on waiting."""
+    if len(member.shares) == 1:
+        unsent, on_way = member.unsent_bytes, member.on_way_records > 0
+        return on_way or (unsent < enough_bytes and member.session.credit.left_records > 0)
+    # Records that are on their way may be for the fetch from another broker.
+    unsent = sum(each.size_bytes for each in member.waiting_at(share))
+    may_come = member.session.credit.left_records > 0 or member.on_way_records > 0
+    return unsent < enough_bytes and share.wanted_records > 0 and may_come
+
+
+def _next_turn(member: KafkaMember, node: Node, epoch: int) -> ErrorCode:
     """Takes the next request of an open share session; only a ShareFetch can open one."""
     if epoch == OPEN:
         return ErrorCode.invalid_share_session_epoch
-    if member.share is None:
+    share = member.shares.get(node)
+    if share is None:
         return ErrorCode.share_session_not_found
-    if epoch != CLOSE and not member.share.takes(epoch):
+    if epoch != CLOSE and not share.takes(epoch):
         return ErrorCode.invalid_share_session_epoch
     return ErrorCode.none
 

@@ -30,13 +30,16 @@ from sharecoord.runtime.partition.collector import Collector
 EPOCH_MAX: Final = 2**31 - 1
 """The last epoch of a share session; 1 follows (KIP-932)."""
 
+Node = int | None
+"""The broker at whose port a member speaks; None = the port stands for no broker of Kafka's."""
+
 _NO_TOKEN: Final = 0
 _STILL_HELD: Final = (AcknowledgeOutcome.INVALID_REQUEST, AcknowledgeOutcome.RENEW_DISABLED)
 
 
 @dataclass(eq=False)
 class ShareSession:
-    """The partitions that a member fetches on one connection (KIP-932, share sessions)."""
+    """The partitions that a member fetches of one broker, on one connection (KIP-932)."""
 
     connection: object
     """A session ends with its connection."""
@@ -46,6 +49,9 @@ class ShareSession:
     """That of the next request."""
     places: set[Place] = field(default_factory=set)
     """The partitions that the member fetches."""
+    wanted_records: int = 0
+    """Records that a waiting fetch still wants; 0 = none waits."""
+    wanted_bytes: int = 0
 
     def takes(self, epoch: int) -> bool:
         """Whether a request has the epoch of its turn; if so, the next one is expected."""
@@ -67,7 +73,9 @@ class KafkaMember:
     """The one of that epoch."""
     joined: Session | None = None
     """None until the join is stored; nobody finds the member before."""
-    share: ShareSession | None = None
+    shares: dict[Node, ShareSession] = field(default_factory=dict)
+    """Its share sessions, by the broker at whose port they are: one, unless Kafka's own brokers are
+    shown (`kafka.port.passthrough`)."""
     held: dict[LogId, HeldBook] = field(default_factory=dict)
     """Kafka's acknowledgements have no lock tokens: they are looked up here."""
     waiting: list[Delivery | Relayed] = field(default_factory=list)
@@ -116,6 +124,9 @@ class KafkaMember:
     def _put(self, delivery: Delivery | Relayed) -> None:
         self.waiting.append(delivery)
         self.arrived_records += delivery.records
+        for share in self.shares.values():
+            if share.wanted_records and delivery.key.home in share.places:
+                share.wanted_records = max(0, share.wanted_records - delivery.records)
         self.arrived.set()
 
     @property
@@ -164,16 +175,42 @@ class KafkaMember:
 
     # -- fetches and acknowledgements ------------------------------------------------------------
 
-    def take(self, now_ms: int) -> list[Delivery | Relayed]:
-        """The deliveries that wait; from now on the member holds them.
+    @property
+    def places(self) -> set[Place]:
+        """The partitions that the member fetches of all brokers."""
+        return set().union(*(share.places for share in self.shares.values()))
+
+    def waiting_at(self, share: ShareSession) -> list[Delivery | Relayed]:
+        """The deliveries that wait for a share session."""
+        if len(self.shares) == 1:
+            return self.waiting
+        return [each for each in self.waiting if each.key.home in share.places]
+
+    def offer_credit(self) -> None:
+        """Lets come what the waiting fetches want beyond what is on its way."""
+        credit, shares = self.session.credit, self.shares.values()
+        records = sum(share.wanted_records for share in shares) - self.on_way_records
+        size_bytes = sum(share.wanted_bytes for share in shares if share.wanted_records)
+        credit.records = credit.delivered_records + max(0, records)
+        credit.size_bytes = credit.delivered_bytes + size_bytes
+
+    def take(self, share: ShareSession, now_ms: int) -> list[Delivery | Relayed]:
+        """The deliveries that wait for a share session; from now on the member holds them.
 
         One of a partition that it fetches no longer, which was on its way, goes back unseen.
         """
+        if share not in self.shares.values():
+            # It was closed while its fetch waited, and nothing is left of it.
+            return []
         waiting, self.waiting = self.waiting, []
-        places = self.share.places if self.share is not None else ()
-        found = [each for each in waiting if each.key.home in places]
+        places = self.places if len(self.shares) > 1 else share.places
+        found = []
         for each in waiting:
-            if each.key.home not in places:
+            if each.key.home in share.places:
+                found.append(each)
+            elif each.key.home in places:
+                self.waiting.append(each)
+            else:
                 self._hand_back(each)
         for each in found:
             book = self.held.setdefault(each.key.log_id, HeldBook())
@@ -239,28 +276,39 @@ class KafkaMember:
         if not book:
             del self.held[log_id]
 
-    def close_share(self) -> None:
-        """The share session is over: what the member holds is released (KIP-932, T11)."""
-        self.forget_share()
-        session = self.session
-        session.credit.use_up()
-        for delivery in self.waiting:
-            self._hand_back(delivery)
-        self.waiting.clear()
+    def close_share(self, node: Node) -> None:
+        """A share session is over: what the member holds by it is released (KIP-932, T11)."""
+        share = self.shares.pop(node, None)
+        if share is not None:
+            share.ended()
+        session, others = self.session, self.places
+        if self.shares:
+            self.offer_credit()
+        else:
+            session.credit.use_up()
+        waiting, self.waiting = self.waiting, []
+        for delivery in waiting:
+            if delivery.key.home in others:
+                self.waiting.append(delivery)
+            else:
+                self._hand_back(delivery)
+        gone = {log_id: book for log_id, book in self.held.items()
+                if (log_id[0], log_id[2]) not in others}  # fmt: skip
         released = [
             (*log_id, [AcknowledgedRange(*held[:2], AcknowledgeType.RELEASE, held.lock_token)
                        for held in book.held()])
-            for log_id, book in self.held.items()
+            for log_id, book in gone.items()
         ]  # fmt: skip
-        self.held.clear()
+        for log_id in gone:
+            del self.held[log_id]
         if released and session.channel is self:
             self.group.acknowledge(session, released, Collector(lambda _: None))
 
-    def forget_share(self) -> None:
+    def forget_shares(self) -> None:
         """There is no share session any more; of what the member holds nothing is said."""
-        if self.share is not None:
-            self.share.ended()
-        self.share = None
+        for share in self.shares.values():
+            share.ended()
+        self.shares.clear()
 
     def _hand_back(self, delivery: Delivery | Relayed) -> None:
         self.group.hand_back(self.session, delivery.key, delivery.ranges)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
@@ -17,7 +18,7 @@ from sharecoord.api.checks import (
 from sharecoord.api.kafka.cluster import NO_TIME
 from sharecoord.api.kafka.codec import Head, make
 from sharecoord.api.kafka.errors import code_of
-from sharecoord.api.kafka.members import KafkaMember, ShareSession
+from sharecoord.api.kafka.members import KafkaMember, Node, ShareSession
 from sharecoord.api.kafka.topic_ids import TopicIds
 from sharecoord.core.states import AcquireMode
 from sharecoord.errors import (
@@ -114,7 +115,7 @@ class Membership:
             raise UnknownMemberError(f"member {member_id!r} of group {group_id!r} is not known")
         if member.ended is not None or member.session.channel is not member:
             del self._members[group_id, member_id]
-            member.forget_share()
+            member.forget_shares()
             has_ended = UnknownMemberError(
                 f"the session of member {member_id!r} of group {group_id!r} has ended"
             )
@@ -123,18 +124,19 @@ class Membership:
             raise member.ended if is_told and member.ended else has_ended
         return member
 
-    def open_share(self, member: KafkaMember, connection: object) -> None:
-        """Opens a share session; it counts as a stream of its principal.
+    def open_share(self, member: KafkaMember, connection: object, node: Node) -> None:
+        """Opens a member's share session with a broker; it counts as a stream of its principal.
 
         Raises:
             QuotaExceededError: Its principal has as many as it may.
         """
-        if member.share is not None:
-            member.close_share()
+        if node in member.shares:
+            member.close_share(node)
         principal = (member.session.caller or Caller()).principal
         self._quotas.check_stream(principal)
         self._quotas.stream(principal, 1)
-        member.share = ShareSession(connection, lambda: self._quotas.stream(principal, -1))
+        ended = partial(self._quotas.stream, principal, -1)
+        member.shares[node] = ShareSession(connection, ended)
 
     async def heartbeat(
         self, head: Head, request: Any, client_id: str, caller: Caller, software: str = ""
@@ -173,8 +175,9 @@ class Membership:
         # Before anything is made or closed for who may not.
         self._groups.admission.check_join(caller, *key, topics)
         member = self._members.get(key)
-        if member is not None and member.share is not None:
-            member.close_share()
+        for node in [] if member is None else list(member.shares):
+            assert member is not None, "it has share sessions"
+            member.close_share(node)
         command = JoinCommand(
             member_id=check_member_id(request.member_id),
             client_id=check_text("client_id", client_id, CLIENT_ID_CHARACTERS_MAX),
@@ -244,7 +247,7 @@ class Membership:
 
     def _leave(self, member: KafkaMember) -> None:
         member.is_leaving = True
-        if member.share is None:
+        if not member.shares:
             self.gone(member)
 
     def gone(self, member: KafkaMember) -> None:
@@ -253,14 +256,15 @@ class Membership:
         member.group.leave(session)
         self._members.pop((session.group_id, session.member_id), None)
 
-    def close_share(self, member: KafkaMember) -> None:
-        """Ends a share session; a member that has left goes with it."""
-        member.close_share()
-        if member.is_leaving:
+    def close_share(self, member: KafkaMember, node: Node) -> None:
+        """Ends a share session; a member that has left goes with its last one."""
+        member.close_share(node)
+        if member.is_leaving and not member.shares:
             self.gone(member)
 
     def disconnected(self, connection: object) -> None:
         """The share sessions of a connection end with it."""
         for member in list(self._members.values()):
-            if member.share is not None and member.share.connection is connection:
-                self.close_share(member)
+            for node, share in list(member.shares.items()):
+                if share.connection is connection:
+                    self.close_share(member, node)
