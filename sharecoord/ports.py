@@ -747,8 +747,8 @@ class Passage(Protocol):
     def chunks(self) -> AsyncGenerator[bytes, None]:
         """The next answer with its length, in pieces; no more is read than is taken."""
 
-    def close(self) -> None:
-        """Ends it."""
+    def close(self, *, flushes: bool = False) -> None:
+        """Ends it, when it `flushes` once the broker has taken what was sent."""
 
 
 class Brokers(Protocol):

@@ -206,12 +206,14 @@ def make_request(head: Head, **values: Any) -> Any:
     return of(**{each: value for each, value in values.items() if each in names})
 
 
-def wants_answer(head: Head, frame: memoryview) -> bool:
-    """Whether a Produce wants an answer; of its records nothing is read.
+def is_silent(head: Head, frame: memoryview) -> bool:
+    """Whether a request is a Produce that wants no answer; of its records nothing is read.
 
     Raises:
         ProtocolError: It is no such request.
     """
+    if head.api_key != PRODUCE:
+        return False
     try:
         _, at = legacy_text(frame, _HEAD.size)
         if head.version >= _PRODUCE_FLEXIBLE:
@@ -223,7 +225,7 @@ def wants_answer(head: Head, frame: memoryview) -> bool:
         (acks,) = _ACKS.unpack_from(frame, at)
     except (ValueError, struct.error) as error:
         raise ProtocolError(f"Produce version {head.version}: {error}") from error
-    return bool(acks)
+    return int(acks) == 0
 
 
 def make(head: Head, name: str, /, **values: Any) -> Any:

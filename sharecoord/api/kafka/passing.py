@@ -115,7 +115,7 @@ class Passing:
         """A client is gone, and its connection to its broker goes with it."""
         way = self._ways.pop(connection, None)
         if way is not None and way.passage is not None:
-            way.passage.close()
+            way.passage.close(flushes=way.has_silence)
 
     async def answer(
         self, door: Cluster, connection: Connection, head: Head, frame: memoryview, caller: Caller
@@ -286,7 +286,7 @@ class Passing:
         self, door: Cluster, connection: Connection, head: Head, frame: memoryview
     ) -> Parts | asyncio.Future[Parts]:
         """Records of a producer. Its next request goes on before this one is answered."""
-        has_answer = codec.wants_answer(head, frame)
+        has_answer = not codec.is_silent(head, frame)
         way, passage = await self._passage(door, connection)
         way.has_silence |= not has_answer
         await passage.send(frame, has_answer=has_answer)

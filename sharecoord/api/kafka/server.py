@@ -162,6 +162,7 @@ class KafkaPort:
             login=partial(Login, self._access),
             ended=ended,
             strangers=self.strangers,
+            **({} if self._passing is None else {"is_silent": codec.is_silent}),
         )
 
     async def _answer(

@@ -31,6 +31,9 @@ UNSENT_BYTES_MAX: Final = 256 << 10
 ANSWER_BYTES_MAX: Final = 16 << 20
 """Largest answer that is taken as a whole: those to Produce, some bytes for each partition."""
 
+FLUSH_S: Final = 10.0
+"""A broker that has not taken by then what it owes no answer to does not get it."""
+
 _SIZE_BYTES: Final = 4
 
 
@@ -200,10 +203,14 @@ class WirePassage:
     def _ended(self) -> KafkaUnavailableError:
         return unavailable(f"{self._name} has closed the connection")
 
-    def close(self) -> None:
-        """Ends it."""
+    def close(self, *, flushes: bool = False) -> None:
+        """Ends it, when it `flushes` once the broker has taken what was sent."""
         self._stream.lost = lambda: None
-        self._writer.transport.abort()
+        if flushes:
+            self._writer.close()
+            self._loop.call_later(FLUSH_S, self._writer.transport.abort)
+        else:
+            self._writer.transport.abort()
 
 
 class _Stream(asyncio.StreamReaderProtocol):
