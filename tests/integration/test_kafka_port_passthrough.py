@@ -118,9 +118,9 @@ def consumed(consumer: Any, count: int) -> Counter[str]:
     found: Counter[str] = Counter()
 
     def all_came() -> bool:
-        polled = consumer.poll(0.5)
-        for each in [polled] if isinstance(consumer, Consumer) else polled:
-            if each is not None and each.error() is None and each.value() != b"first":
+        is_plain = isinstance(consumer, Consumer)
+        for each in consumer.consume(500, 0.5) if is_plain else consumer.poll(0.5):
+            if each.error() is None and each.value() != b"first":
                 found[(each.value() or b"").decode()] += 1
         return found.total() >= count
 
