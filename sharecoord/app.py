@@ -40,12 +40,13 @@ from sharecoord.ingest.raw_reader import RawLogReader
 from sharecoord.ingest.readers import make_reader, say_who_reads
 from sharecoord.kafka.refusals import Refusals
 from sharecoord.kafka.wire.catalog import WireCatalog
-from sharecoord.kafka.wire.keys import brokers_of, reads_all
+from sharecoord.kafka.wire.keys import beyond, brokers_of, reads_all
 from sharecoord.management.server import ManagementServer, metrics_token
 from sharecoord.observability.logs import configure_logging
 from sharecoord.observability.standard_error import dropped_lines, guard_standard_error
 from sharecoord.peers.links import GrpcPeerNetwork, channel_maker
 from sharecoord.ports import (
+    Brokers,
     EventSink,
     LogReader,
     OutgoingMessage,
@@ -291,11 +292,31 @@ class Application:
             authenticator=self._security_parts.port_authenticator,
             pair=self._pair,
             config=self.config.kafka_port,
+            brokers=self._brokers(coordinator.context.reader),
         )
         self._stack.push_async_callback(port.close)
         config = self.config.kafka_port
         for address, advertised in zip_longest(config.listen, config.advertised):
             self.kafka_addresses.append(str(await port.start(address, advertised)))
+
+    def _brokers(self, reader: LogReader) -> Brokers | None:
+        """To whom the Kafka port passes on what it does not serve; None = to nobody.
+
+        Raises:
+            InvalidConfigError: Connections to them need what librdkafka alone can do.
+        """
+        if not self.config.kafka_port.passthrough:
+            return None
+        if not isinstance(reader, RawLogReader):
+            beyond_us = beyond(self.config.kafka)
+            because = f"kafka.{beyond_us}" if beyond_us else "kafka.reader=librdkafka"
+            raise InvalidConfigError(
+                f"kafka.port.passthrough=true goes over connections of the coordinator's own, and "
+                f"{because} is for librdkafka alone. Remove one of the two"
+            )
+        from sharecoord.kafka.wire.passages import WireBrokers
+
+        return WireBrokers(reader.cluster)
 
     @property
     def _security_parts(self) -> Security:

@@ -717,3 +717,65 @@ class EventSink(Protocol):
 
     async def close(self) -> None:
         """Writes the rows that wait, then ends; gives up after some seconds."""
+
+
+class BrokerAddress(NamedTuple):
+    """Where a broker of Kafka listens for clients."""
+
+    host: str
+    port: int
+    rack: str | None = None
+
+
+class Passage(Protocol):
+    """A connection to one broker, for the requests of one client: both as they come.
+
+    Answers come in the order of the requests. Errors of every method: KafkaUnavailableError, the
+    broker has ended the connection.
+    """
+
+    @property
+    def is_open(self) -> bool:
+        """Whether requests can be sent: the broker has not ended it, and its log-in holds."""
+
+    async def send(self, frame: memoryview, *, has_answer: bool = True) -> None:
+        """Sends a request without its length; waits while the broker reads slowly."""
+
+    async def answer(self) -> bytes:
+        """The next answer with its length."""
+
+    def chunks(self) -> AsyncGenerator[bytes, None]:
+        """The next answer with its length, in pieces; no more is read than is taken."""
+
+    def close(self, *, flushes: bool = False) -> None:
+        """Ends it, when it `flushes` once the broker has taken what was sent."""
+
+
+class Brokers(Protocol):
+    """The brokers of the cluster, for requests that are passed on to them.
+
+    Errors of every method: KafkaUnavailableError, the broker is not reached; UnauthenticatedError,
+    it does not let us in.
+    """
+
+    @property
+    def nodes(self) -> Mapping[int, BrokerAddress]:
+        """The brokers that are known, by their ids."""
+
+    def learn(self, nodes: Mapping[int, BrokerAddress]) -> None:
+        """Takes in which brokers there are, as an answer said that was passed on."""
+
+    async def refresh(self) -> None:
+        """Asks which brokers there are."""
+
+    async def versions(self, node: int | None) -> Mapping[int, tuple[int, int]]:
+        """The APIs of a broker, with first and last version; None = of any broker."""
+
+    async def ask(self, node: int | None, frame: memoryview) -> memoryview:
+        """The answer to a request without its length, behind its correlation id.
+
+        All who ask use the same connection.
+        """
+
+    async def open(self, node: int | None, lost: Callable[[], None]) -> Passage:
+        """A connection of its own; `lost` hears when the broker has ended it."""

@@ -371,6 +371,29 @@ def _check_kafka_port(config: ProcessConfig) -> None:
                 f"kafka.port.listen={each} is all interfaces, which members can not connect to. "
                 "Set kafka.port.advertised to the name and port by which they reach this machine"
             )
+    if port.passthrough:
+        _check_passthrough(config)
+
+
+def _check_passthrough(config: ProcessConfig) -> None:
+    """Each broker has one port, which clients are told: there is room for one address."""
+    port = config.kafka_port
+    if len(port.listen) != 1:
+        raise InvalidConfigError(
+            f"kafka.port.passthrough=true goes with one address in kafka.port.listen, which has "
+            f"{len(port.listen)}. Set one"
+        )
+    if config.coordinator.processes > 1:
+        raise InvalidConfigError(
+            "kafka.port.passthrough=true goes with coordinator.processes=1: the brokers' ports of "
+            f"{config.coordinator.processes} processes would be the same. Run coordinators of "
+            "their own, each with its kafka.port.listen"
+        )
+    if port.listen[0].port == 0 and port.passthrough_ports == 0:
+        raise InvalidConfigError(
+            "kafka.port.passthrough=true with port 0 in kafka.port.listen: clients keep addresses "
+            "of brokers over a restart. Set a port, or kafka.port.passthrough.ports"
+        )
 
 
 def kafka_port_openness(config: ProcessConfig) -> str:

@@ -293,6 +293,25 @@ class KafkaPortConfig:
         default_ms=0,
         bounds_ms=(0, 30 * 24 * _HOUR_MS),
     )
+    passthrough: bool = bool_setting(
+        "kafka.port.passthrough",
+        "Pass on to Kafka what the port does not serve itself (producing, plain consumers, "
+        "transactions, topics), so that `bootstrap.servers` of an application may name the port "
+        "alone. Brokers take all of it for the coordinator's own, so with `security.rules.file` a "
+        "caller needs `pass-through` on the cluster. One address in `kafka.port.listen` and "
+        "`coordinator.processes=1` go with it, and `limits.request.max.bytes` bounds each request.",
+        default=False,
+    )
+    passthrough_ports: int = int_setting(
+        "kafka.port.passthrough.ports",
+        "First of the ports that stand for Kafka's brokers: the broker with id N is at this port "
+        "plus N, on the host of `kafka.port.listen`, and clients are told it with the host of "
+        "`kafka.port.advertised`. 0 = the port behind that of `kafka.port.listen`. A broker whose "
+        "port would be beyond 65535 is not passed on to, and the log says so.",
+        default=0,
+        bounds=(0, 65_535),
+        unit="port",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

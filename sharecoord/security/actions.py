@@ -35,6 +35,7 @@ class Action(StrEnum):
     READ = "read"
     WRITE = "write"
     AUDIT = "audit"
+    PASS_THROUGH = "pass-through"
 
 
 class Resource(NamedTuple):
@@ -131,6 +132,12 @@ MEANINGS: Final = (
     ),
     Meaning(Kind.CLUSTER, Action.DESCRIBE, "See version, addresses and Kafka cluster."),
     Meaning(Kind.CLUSTER, Action.AUDIT, "Ask what others may do."),
+    Meaning(
+        Kind.CLUSTER,
+        Action.PASS_THROUGH,
+        "Send to Kafka what the Kafka port passes on (`kafka.port.passthrough`): brokers take it "
+        "for the coordinator's own, and let it do what they let the coordinator do.",
+    ),
 )
 """Every pair of kind and action that means something; rules with another pair are refused."""
 

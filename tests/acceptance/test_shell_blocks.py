@@ -47,6 +47,7 @@ KAFKA_PORT: Final = "localhost:9192"
 """Where pages have the Kafka port."""
 
 SCRIPTS: Final = {
+    "kafka-console-producer.sh": "org.apache.kafka.tools.ConsoleProducer",
     "kafka-console-share-consumer.sh": "org.apache.kafka.tools.consumer.ConsoleShareConsumer",
     "kafka-share-groups.sh": "org.apache.kafka.tools.consumer.group.ShareGroupCommand",
 }

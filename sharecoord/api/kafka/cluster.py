@@ -51,19 +51,22 @@ OPERATIONS: Final = operations("describe")
 class Cluster:
     """Answers questions about brokers and groups' places, as one listener's clients see them."""
 
-    def __init__(self, cluster_id: str, guard: Guard) -> None:
+    def __init__(self, cluster_id: str, guard: Guard, node: int | None = None) -> None:
         """The guard says whom groups concern."""
         self._guard = guard
         self.cluster_id = cluster_id
         self.address = TcpAddress("", 0)
         """Where members reach the listener."""
+        self.node = node
+        """The broker of Kafka for which the listener stands; None = for none of them alone."""
+        self._node_id = NODE_ID if node is None else node
 
     @property
     def _broker(self) -> dict[str, Any]:
         """The one broker, by the names that the fields of answers have."""
         return {
-            "node_id": NODE_ID,
-            "broker_id": NODE_ID,
+            "node_id": self._node_id,
+            "broker_id": self._node_id,
             "host": self.address.host,
             "port": self.address.port,
         }

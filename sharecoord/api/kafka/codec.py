@@ -14,9 +14,16 @@ from io import BytesIO
 from typing import Any, Final, NamedTuple
 
 from kio.index import load_request_schema, load_response_schema
+from kio.serial import entity_reader as answer_reader
 from kio.serial import entity_writer
 
-from sharecoord.api.kafka.reading import Reader, entity_reader, legacy_text, read_tags
+from sharecoord.api.kafka.reading import (
+    Reader,
+    entity_reader,
+    legacy_text,
+    read_tags,
+    uvarint,
+)
 
 PRODUCE: Final = 0
 FETCH: Final = 1
@@ -31,6 +38,7 @@ DESCRIBE_CONFIGS: Final = 32
 SASL_AUTHENTICATE: Final = 36
 DELETE_GROUPS: Final = 42
 INCREMENTAL_ALTER_CONFIGS: Final = 44
+DESCRIBE_QUORUM: Final = 55
 DESCRIBE_CLUSTER: Final = 60
 LIST_CONFIG_RESOURCES: Final = 74
 DESCRIBE_TOPIC_PARTITIONS: Final = 75
@@ -89,6 +97,12 @@ _loaded: Final[set[tuple[int, int]]] = set()
 _FLEXIBLE_HEADER: Final = 2
 """The version of a request's header from which on tagged fields follow."""
 
+_PRODUCE_TRANSACTIONAL: Final = 3
+"""The version of Produce from which on the id of the transaction comes before the acks."""
+
+_PRODUCE_FLEXIBLE: Final = 9
+
+_ACKS: Final = struct.Struct(">h")
 _HEAD: Final = struct.Struct(">hhi")
 _CORRELATION: Final = struct.Struct(">i")
 
@@ -189,6 +203,65 @@ def prefix_of(head: Head) -> bytes:
     return number + b"\0" if is_flexible else number
 
 
+def read_answer(head: Head, answer: memoryview) -> Any:
+    """A broker's answer, which begins behind the correlation id, as kio's dataclass.
+
+    Raises:
+        ProtocolError: It is none.
+    """
+    of: Any = _answer_type(*head[:2])
+    at = len(prefix_of(head)) - _CORRELATION.size
+    try:
+        if at:
+            at = read_tags(answer, 0, {}, {})
+        found, _ = _answer_reader(of)(answer, at)
+    except Exception as error:
+        raise ProtocolError(
+            f"Kafka's answer to API {head.api_key} version {head.version}: {error!r}"
+        ) from error
+    return found
+
+
+def frame_of(head: Head, client_id: str, body: Any) -> memoryview:
+    """A request without its length, as a client would send it."""
+    of: Any = type(body)
+    buffer, name = BytesIO(), client_id.encode()
+    buffer.write(_HEAD.pack(*head) + struct.pack(">h", len(name)) + name)
+    if of.__header_schema__.__version__ >= _FLEXIBLE_HEADER:
+        buffer.write(b"\0")
+    _writer(of)(buffer, body)
+    return buffer.getbuffer()
+
+
+def make_request(head: Head, **values: Any) -> Any:
+    """Makes a request of kio's; values that its version does not have are left out."""
+    of = _request_type(*head[:2])
+    names = {each.name for each in fields(of)}
+    return of(**{each: value for each, value in values.items() if each in names})
+
+
+def is_silent(head: Head, frame: memoryview) -> bool:
+    """Whether a request is a Produce that wants no answer; of its records nothing is read.
+
+    Raises:
+        ProtocolError: It is no such request.
+    """
+    if head.api_key != PRODUCE:
+        return False
+    try:
+        _, at = legacy_text(frame, _HEAD.size)
+        if head.version >= _PRODUCE_FLEXIBLE:
+            at = read_tags(frame, at, {}, {})
+            size, at = uvarint(frame, at)
+            at += max(0, size - 1)
+        elif head.version >= _PRODUCE_TRANSACTIONAL:
+            _, at = legacy_text(frame, at)
+        (acks,) = _ACKS.unpack_from(frame, at)
+    except (ValueError, struct.error) as error:
+        raise ProtocolError(f"Produce version {head.version}: {error}") from error
+    return int(acks) == 0
+
+
 def make(head: Head, name: str, /, **values: Any) -> Any:
     """Makes an instance of a dataclass that kio has for the answer to a request.
 
@@ -217,6 +290,11 @@ def _answer_type(api_key: int, version: int) -> Any:
 def _fields(api_key: int, version: int, name: str) -> tuple[Any, frozenset[str]]:
     of = getattr(import_module(_answer_type(api_key, version).__module__), name)
     return of, frozenset(each.name for each in fields(of))
+
+
+@cache
+def _answer_reader(of: Any) -> Any:
+    return answer_reader(of)
 
 
 @cache

@@ -49,6 +49,7 @@ class Connection(asyncio.BufferedProtocol):
         login: Callable[[bytes, str], Login],
         ended: Callable[[Connection], None],
         strangers: Strangers,
+        is_silent: Callable[[Head, memoryview], bool] = lambda head, frame: False,
     ) -> None:
         """Takes no request yet.
 
@@ -58,7 +59,14 @@ class Connection(asyncio.BufferedProtocol):
             login: Begins with what the client has shown so far: its certificate, and its address.
             ended: Hears once that the connection is over.
             strangers: Hears why connections are ended from here.
+            is_silent: Whether a request wants no answer. What came whole of such is done also when
+                the client is gone meanwhile, as at a broker; a ProtocolError ends the connection.
         """
+        self._is_silent = is_silent
+        self._silent = False
+        """Whether the request that is worked on wants no answer."""
+        self._lingers = False
+        """Whether the client is gone, and requests of it are still done."""
         self._answer = answer
         self._request_bytes_max = request_bytes_max
         self._begin = login
@@ -122,31 +130,51 @@ class Connection(asyncio.BufferedProtocol):
         self._go_on()
 
     def _go_on(self) -> None:
-        if self._working is None and len(self._received) >= _LENGTH.size:
-            (size,) = _LENGTH.unpack_from(self._received)
-            if not 0 < size <= self._most_bytes:
-                self.end(
-                    looks_like(self._received)
-                    or f"a request of {size} bytes: at most {self._most_bytes} are read"
-                )
-            elif len(self._received) >= _LENGTH.size + size:
-                end = _LENGTH.size + size
-                frame = bytes(self._received[_LENGTH.size : end])
-                del self._received[:end]
-                assert self._transport is not None, "connected"
-                self._transport.resume_reading()
-                self._working = asyncio.create_task(self._work(memoryview(frame)))
+        if self._working is None and (frame := self._next()) is not None:
+            assert self._transport is not None, "connected"
+            self._transport.resume_reading()
+            self._working = asyncio.create_task(self._work(frame))
+
+    def _next(self) -> memoryview | None:
+        """The next request, when it has come whole."""
+        if len(self._received) < _LENGTH.size:
+            return None
+        (size,) = _LENGTH.unpack_from(self._received)
+        if not 0 < size <= self._most_bytes:
+            self.end(
+                looks_like(self._received)
+                or f"a request of {size} bytes: at most {self._most_bytes} are read"
+            )
+            return None
+        end = _LENGTH.size + size
+        if len(self._received) < end:
+            return None
+        frame = bytes(self._received[_LENGTH.size : end])
+        del self._received[:end]
+        return memoryview(frame)
+
+    def _linger(self) -> None:
+        """Goes on with what the client, which is gone, wants no answer to."""
+        frame = self._next()
+        try:
+            if frame is not None and self._is_silent(head_of(frame), frame):
+                self._working = asyncio.create_task(self._work(frame))
+                return
+        except ProtocolError:
+            # Who sent it does not hear of it any more.
+            pass
+        self.close()
 
     async def _work(self, frame: memoryview) -> None:
         try:
-            answer = await self._answer(self, head_of(frame), frame)
+            head = head_of(frame)
+            self._silent = self._is_silent(head, frame)
+            answer = await self._answer(self, head, frame)
             if isinstance(answer, asyncio.Future):
                 self._decided.append(answer)
                 answer.add_done_callback(self._write_decided)
             elif answer:
-                while self._decided:
-                    await asyncio.wait([self._decided[0]])
-                    self._write_decided()
+                await self.in_turn()
                 self._write(answer)
             while len(self._decided) >= DECIDED_MAX:
                 await asyncio.wait([self._decided[0]])
@@ -164,9 +192,23 @@ class Connection(asyncio.BufferedProtocol):
             # The answer says why; what follows it is not read.
             self._transport.close()
             return
-        self._working = None
+        self._working, self._silent = None, False
         if self._transport is not None:
             self._go_on()
+        elif self._lingers:
+            self._linger()
+
+    async def in_turn(self) -> None:
+        """Waits until the answers to all requests before are written."""
+        while self._decided:
+            await asyncio.wait([self._decided[0]])
+            self._write_decided()
+
+    async def write(self, parts: Parts) -> None:
+        """Writes a piece of the answer whose turn it is; waits while the client reads slowly."""
+        self._write(parts)
+        await self._writable.wait()
+        self.active_s = self._strangers.now_s()
 
     def _write_decided(self, _: object = None) -> None:
         while self._decided and self._decided[0].done():
@@ -174,6 +216,8 @@ class Connection(asyncio.BufferedProtocol):
             if not answer.cancelled():
                 try:
                     self._write(answer.result())
+                except ProtocolError as error:
+                    self.end(str(error))
                 except Exception:
                     log.exception(UNANSWERED, address=self.address)
                     self.close()
@@ -199,13 +243,18 @@ class Connection(asyncio.BufferedProtocol):
         """Called by asyncio."""
         self._transport = None
         self._writable.set()
-        if self._working is not None:
-            self._working.cancel()
         for answer in self._decided:
             answer.cancel()
-        self._ended(self)
+        self._lingers = self._working is not None and self._silent
+        if not self._lingers:
+            if self._working is not None:
+                self._working.cancel()
+            self._ended(self)
 
     def close(self) -> None:
         """Ends the connection."""
         if self._transport is not None:
             self._transport.abort()
+        elif self._lingers:
+            self._lingers = False
+            self._ended(self)

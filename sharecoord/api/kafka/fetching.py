@@ -17,10 +17,11 @@ from sharecoord.api.kafka.cluster import NO_TIME, NODE_ID
 from sharecoord.api.kafka.codec import Head, answer_of, make, prefix_of
 from sharecoord.api.kafka.connection import Parts
 from sharecoord.api.kafka.errors import acknowledge_code, code_of
-from sharecoord.api.kafka.members import KafkaMember, ShareSession
+from sharecoord.api.kafka.members import KafkaMember, Node, ShareSession
 from sharecoord.api.kafka.membership import Membership
 from sharecoord.api.kafka.record_data import record_data
 from sharecoord.api.kafka.topic_ids import TopicIds
+from sharecoord.core.changes import Place
 from sharecoord.core.delivery import Delivery, PartitionResult
 from sharecoord.core.fleet.peering import Relayed
 from sharecoord.core.partition.decisions import AcknowledgedRange, Acknowledgements
@@ -51,6 +52,9 @@ Errors = dict[tuple[UUID, int], ErrorCode]
 Found = dict[tuple[UUID, int], list[Delivery | Relayed]]
 """By topic id and partition: the records of an answer."""
 
+Assigned = Mapping[str, tuple[str, tuple[int, ...]]]
+"""By topic: its id and the partitions of it that a member has."""
+
 NO_TOPIC: Final = UUID(int=0)
 """Stands for the id of a topic in a request that names none."""
 
@@ -69,14 +73,16 @@ class Fetching:
 
     # -- ShareFetch ------------------------------------------------------------------------------
 
-    async def fetch(self, head: Head, request: Any, connection: object, caller: Caller) -> Parts:
+    async def fetch(
+        self, head: Head, request: Any, connection: object, caller: Caller, node: Node = None
+    ) -> Parts:
         """Answers a ShareFetch: first what its acknowledgements say is settled, then records come.
 
         Both wait at the same time.
         """
         try:
             member = self._membership.find(request, caller, "ShareFetch")
-            failed = _checked_sizes(request) or self._turn(member, request, connection)
+            failed = _checked_sizes(request) or self._turn(member, request, connection, node)
         except QuotaExceededError:
             return _fetched(head, ErrorCode.share_session_limit_reached, 0, {}, {}, {})
         except SharecoordError as error:
@@ -86,19 +92,20 @@ class Fetching:
         session = member.session
         member.group.expire_later(session)
         said, errors = self._said(member, request)
+        share = member.shares[node]
         refused: Errors = {}
         settled = member.acknowledge(said) if said else None
         is_last = request.share_session_epoch == CLOSE
         if not is_last:
-            refused = self._change(member, request)
-            await self._wait(member, request)
+            refused = self._change(member, share, request)
+            await self._wait(member, share, request)
         if settled is not None:
             errors |= self._errors(await _asked_again(member, said, settled))
         deliveries: list[Delivery | Relayed] = []
         if is_last:
-            self._membership.close_share(member)
+            self._membership.close_share(member, node)
         elif request.max_records > 0:
-            deliveries = member.take(self._context.clock.now_ms(), self._ids.id_of)
+            deliveries = member.take(share, self._context.clock.now_ms(), self._ids.id_of)
         found: Found = {}
         for each in deliveries:
             place = self._ids.id_of(each.key.topic, each.key.topic_id), each.key.partition
@@ -106,24 +113,22 @@ class Fetching:
         lock_ms = member.group.settings.lock_duration_ms
         return _fetched(head, ErrorCode.none, lock_ms, found, errors, refused)
 
-    def _turn(self, member: KafkaMember, request: Any, connection: object) -> ErrorCode:
+    def _turn(self, member: KafkaMember, request: Any, connection: object, node: Node) -> ErrorCode:
         """Opens a share session, or takes the next request of one (KIP-932, share sessions)."""
         epoch = request.share_session_epoch
         if epoch == OPEN:
             if any(part.acknowledgement_batches for topic in request.topics
                    for part in topic.partitions):  # fmt: skip
                 return ErrorCode.invalid_request
-            self._membership.open_share(member, connection)
+            self._membership.open_share(member, connection, node)
             return ErrorCode.none
-        return _next_turn(member, epoch)
+        return _next_turn(member, node, epoch)
 
-    def _change(self, member: KafkaMember, request: Any) -> Errors:
+    def _change(self, member: KafkaMember, share: ShareSession, request: Any) -> Errors:
         """Takes what the member fetches from now on; it gets nothing of other partitions.
 
         Returns why partitions can not be fetched, where they can not.
         """
-        share, id_of = member.share, self._ids.id_of
-        assert share is not None, "opened"
         refused: Errors = {}
         for topic in request.topics:
             name, numbers = self._ids.name_of(topic.topic_id), topic.partitions
@@ -144,17 +149,24 @@ class Fetching:
         if share.known != known:
             share.known = known
             assigned = group.assignment(member.session).topics
-            # A topic that was made again is another one, which the member does not know yet.
-            current = {name for name in share.ids.keys() & assigned.keys()
-                       if share.ids[name] == id_of(name, assigned[name][0])}  # fmt: skip
-            served = {place for place in share.places if place[0] in current}
+            served = {place for each in member.shares.values()
+                      for place in self._served(each, assigned)}  # fmt: skip
             all_places = {(t, n) for t, (_, numbers) in assigned.items() for n in numbers}
             group.pause(member.session, frozenset(all_places - served))
             share.refused = dict(self._not_there(share, assigned))
         return refused | share.refused
 
+    def _served(self, share: ShareSession, assigned: Assigned) -> Iterator[Place]:
+        """The partitions that a share session gets records of.
+
+        A topic that was made again is another one, which the member does not know yet.
+        """
+        current = {name for name in share.ids.keys() & assigned.keys()
+                   if share.ids[name] == self._ids.id_of(name, assigned[name][0])}  # fmt: skip
+        return (place for place in share.places if place[0] in current)
+
     def _not_there(
-        self, share: ShareSession, assigned: Mapping[str, tuple[str, tuple[int, ...]]]
+        self, share: ShareSession, assigned: Assigned
     ) -> Iterator[tuple[tuple[UUID, int], ErrorCode]]:
         """Partitions of a share session that are not there (any more)."""
         for name, number in share.places:
@@ -164,7 +176,7 @@ class Fetching:
             elif name in assigned and number not in assigned[name][1]:
                 yield (topic_id, number), ErrorCode.unknown_topic_or_partition
 
-    async def _wait(self, member: KafkaMember, request: Any) -> None:
+    async def _wait(self, member: KafkaMember, share: ShareSession, request: Any) -> None:
         """Opens the credit of this fetch, and waits for records."""
         session, group = member.session, member.group
         group.polled(session)
@@ -172,28 +184,26 @@ class Fetching:
             # Locks are renewed, or acknowledgements sent, and nothing is fetched.
             return
         # What came too late for the last fetch goes out with this one.
-        waiting = sum(each.records for each in member.waiting) + member.on_way_records
-        records = max(0, request.max_records - waiting)
+        came = sum(each.records for each in member.waiting_at(share))
+        share.wanted_records = max(0, request.max_records - came)
+        share.wanted_bytes = request.max_bytes
+        records = max(0, share.wanted_records - member.on_way_records)
         if (mode := _mode_of(request)) is not session.mode:
             session.mode = mode
             group.changed(session)
         session.max_poll_records = records + group.held(session)
-        session.credit.records = session.credit.delivered_records + records
-        session.credit.size_bytes = session.credit.delivered_bytes + request.max_bytes
+        member.offer_credit()
         group.dispatcher.offer(session)
         wait_s = min(MAX_WAIT_S, request.max_wait.total_seconds())
         enough_bytes = max(1, request.min_bytes)
         try:
-            await _until(
-                lambda: (
-                    member.on_way_records <= 0
-                    and (member.unsent_bytes >= enough_bytes or session.credit.left_records <= 0)
-                ),
-                member,
-                wait_s,
-            )
+            await _until(lambda: not _waits(member, share, enough_bytes), member, wait_s)
         finally:
-            session.credit.use_up()
+            share.wanted_records = 0
+            if any(each.wanted_records for each in member.shares.values()):
+                member.offer_credit()
+            else:
+                session.credit.use_up()
             if session.away is not None:
                 # Other coordinators give back what they were lent, or lock records for nobody.
                 group.offer(session)
@@ -204,12 +214,12 @@ class Fetching:
     # -- ShareAcknowledge ------------------------------------------------------------------------
 
     async def acknowledge(
-        self, head: Head, request: Any, caller: Caller
+        self, head: Head, request: Any, caller: Caller, node: Node = None
     ) -> Parts | asyncio.Future[Parts]:
         """Answers a ShareAcknowledge once it is durable."""
         try:
             member = self._membership.find(request, caller, "ShareAcknowledge")
-            failed = _next_turn(member, request.share_session_epoch)
+            failed = _next_turn(member, node, request.share_session_epoch)
             if failed is not ErrorCode.none:
                 return self._acknowledged(head, failed, 0, {})
         except SharecoordError as error:
@@ -222,7 +232,7 @@ class Fetching:
         if request.share_session_epoch != CLOSE:
             return asyncio.ensure_future(settling)
         found = await settling
-        self._membership.close_share(member)
+        self._membership.close_share(member, node)
         return found
 
     async def _settle(
@@ -355,13 +365,25 @@ def _checked_sizes(request: Any) -> ErrorCode:
     return ErrorCode.none if is_known else ErrorCode.unknown_server_error
 
 
-def _next_turn(member: KafkaMember, epoch: int) -> ErrorCode:
+def _waits(member: KafkaMember, share: ShareSession, enough_bytes: int) -> bool:
+    """Whether a fetch goes on waiting."""
+    if len(member.shares) == 1:
+        unsent, on_way = member.unsent_bytes, member.on_way_records > 0
+        return on_way or (unsent < enough_bytes and member.session.credit.left_records > 0)
+    # Records that are on their way may be for the fetch from another broker.
+    unsent = sum(each.size_bytes for each in member.waiting_at(share))
+    may_come = member.session.credit.left_records > 0 or member.on_way_records > 0
+    return unsent < enough_bytes and share.wanted_records > 0 and may_come
+
+
+def _next_turn(member: KafkaMember, node: Node, epoch: int) -> ErrorCode:
     """Takes the next request of an open share session; only a ShareFetch can open one."""
     if epoch == OPEN:
         return ErrorCode.invalid_share_session_epoch
-    if member.share is None:
+    share = member.shares.get(node)
+    if share is None:
         return ErrorCode.share_session_not_found
-    if epoch != CLOSE and not member.share.takes(epoch):
+    if epoch != CLOSE and not share.takes(epoch):
         return ErrorCode.invalid_share_session_epoch
     return ErrorCode.none
 

@@ -34,13 +34,19 @@ from sharecoord.runtime.partition.collector import Collector
 EPOCH_MAX: Final = 2**31 - 1
 """The last epoch of a share session; 1 follows (KIP-932)."""
 
+Node = int | None
+"""The broker at whose port a member speaks; None = the port stands for no broker of Kafka's."""
+
+IdOf = Callable[[str, str], UUID]
+"""Kafka's id of a topic, by its name and the id that the coordinator has for it."""
+
 _NO_TOKEN: Final = 0
 _STILL_HELD: Final = (AcknowledgeOutcome.INVALID_REQUEST, AcknowledgeOutcome.RENEW_DISABLED)
 
 
 @dataclass(eq=False)
 class ShareSession:
-    """The partitions that a member fetches on one connection (KIP-932, share sessions)."""
+    """The partitions that a member fetches of one broker, on one connection (KIP-932)."""
 
     connection: object
     """A session ends with its connection."""
@@ -57,6 +63,9 @@ class ShareSession:
     = it has to be looked again."""
     refused: dict[tuple[UUID, int], ErrorCode] = field(default_factory=dict)
     """By topic id and partition: why it can not be fetched, as of then."""
+    wanted_records: int = 0
+    """Records that a waiting fetch still wants; 0 = none waits."""
+    wanted_bytes: int = 0
 
     def add(self, topic: str, topic_id: UUID, partitions: Iterable[int]) -> None:
         """The member fetches these partitions, too."""
@@ -70,6 +79,11 @@ class ShareSession:
         """The member does not fetch these partitions any more."""
         self.places.difference_update((topic, each) for each in partitions)
         self.known = None
+
+    def fetches(self, key: PartitionKey, id_of: IdOf) -> bool:
+        """Whether records of a share-partition are for this session: of the very topic, no lane."""
+        is_asked = not key.lane and key.home in self.places
+        return is_asked and self.ids[key.topic] == id_of(key.topic, key.topic_id)
 
     def takes(self, epoch: int) -> bool:
         """Whether a request has the epoch of its turn; if so, the next one is expected."""
@@ -91,7 +105,9 @@ class KafkaMember:
     """The one of that epoch."""
     joined: Session | None = None
     """None until the join is stored; nobody finds the member before."""
-    share: ShareSession | None = None
+    shares: dict[Node, ShareSession] = field(default_factory=dict)
+    """Its share sessions, by the broker at whose port they are: one, unless Kafka's own brokers are
+    shown (`kafka.port.passthrough`)."""
     held: dict[LogId, HeldBook] = field(default_factory=dict)
     """Kafka's acknowledgements have no lock tokens: they are looked up here."""
     waiting: list[Delivery | Relayed] = field(default_factory=list)
@@ -142,6 +158,9 @@ class KafkaMember:
     def _put(self, delivery: Delivery | Relayed) -> None:
         self.waiting.append(delivery)
         self.arrived_records += delivery.records
+        for share in self.shares.values():
+            if share.wanted_records and delivery.key.home in share.places:
+                share.wanted_records = max(0, share.wanted_records - delivery.records)
         self.arrived.set()
 
     @property
@@ -190,19 +209,44 @@ class KafkaMember:
 
     # -- fetches and acknowledgements ------------------------------------------------------------
 
-    def take(self, now_ms: int, id_of: Callable[[str, str], UUID]) -> list[Delivery | Relayed]:
-        """The deliveries that wait; from now on the member holds them.
+    @property
+    def places(self) -> set[Place]:
+        """The partitions that the member fetches of all brokers."""
+        return set().union(*(share.places for share in self.shares.values()))
+
+    def waiting_at(self, share: ShareSession) -> list[Delivery | Relayed]:
+        """The deliveries that wait for a share session."""
+        if len(self.shares) == 1:
+            return self.waiting
+        return [each for each in self.waiting if each.key.home in share.places]
+
+    def offer_credit(self) -> None:
+        """Lets come what the waiting fetches want beyond what is on its way."""
+        credit, shares = self.session.credit, self.shares.values()
+        records = sum(share.wanted_records for share in shares) - self.on_way_records
+        size_bytes = sum(share.wanted_bytes for share in shares if share.wanted_records)
+        credit.records = credit.delivered_records + max(0, records)
+        credit.size_bytes = credit.delivered_bytes + size_bytes
+
+    def take(self, share: ShareSession, now_ms: int, id_of: IdOf) -> list[Delivery | Relayed]:
+        """The deliveries that wait for a share session; from now on the member holds them.
 
         One of a partition that it fetches no longer, or of a topic that was made again meanwhile,
         goes back unseen. One that can not be in an answer with others waits for the next fetch.
         """
+        if share not in self.shares.values():
+            # It was closed while its fetch waited, and nothing is left of it.
+            return []
         waiting, self.waiting = self.waiting, []
         found = []
         together: dict[LogId, list[Delivery | Relayed]] = {}
         for each in waiting:
             others = together.setdefault(each.key.log_id, [])
-            if not self._fetches(each.key, id_of):
-                self._hand_back(each)
+            if not share.fetches(each.key, id_of):
+                if any(other.fetches(each.key, id_of) for other in self.shares.values()):
+                    self.waiting.append(each)
+                else:
+                    self._hand_back(each)
             elif others and not fits(others, each):
                 self.waiting.append(each)
             else:
@@ -213,15 +257,6 @@ class KafkaMember:
             for one in each.ranges:
                 book.put(one.first, one.last, one.lock_token, max(one.deadline_ms, now_ms))
         return found
-
-    def _fetches(self, key: PartitionKey, id_of: Callable[[str, str], UUID]) -> bool:
-        share = self.share
-        return (
-            share is not None
-            and not key.lane
-            and key.home in share.places
-            and share.ids[key.topic] == id_of(key.topic, key.topic_id)
-        )
 
     def under_tokens(self, log_id: LogId, runs: Sequence[Run]) -> list[AcknowledgedRange]:
         """Acknowledgements under the tokens of the locks that the member holds.
@@ -281,44 +316,54 @@ class KafkaMember:
         if not book:
             del self.held[log_id]
 
-    def close_share(self) -> None:
-        """The share session is over: what the member holds is released (KIP-932, T11)."""
-        self.forget_share()
-        session = self.session
-        self.hand_back_waiting()
+    def close_share(self, node: Node) -> None:
+        """A share session is over: what the member holds by it is released (KIP-932, T11)."""
+        self.end_share(node)
+        session, others = self.session, self.places
+        gone = {log_id: book for log_id, book in self.held.items()
+                if (log_id[0], log_id[2]) not in others}  # fmt: skip
         released = [
             (*log_id, [AcknowledgedRange(*held[:2], AcknowledgeType.RELEASE, held.lock_token)
                        for held in book.held()])
-            for log_id, book in self.held.items()
+            for log_id, book in gone.items()
         ]  # fmt: skip
-        self.held.clear()
+        for log_id in gone:
+            del self.held[log_id]
         if released and session.channel is self:
             self.group.acknowledge(session, released, Collector(lambda _: None))
 
-    def forget_share(self) -> None:
+    def forget_shares(self) -> None:
         """There is no share session any more; of what the member holds nothing is said."""
-        if self.share is not None:
-            self.share.ended()
-            self.idle_since_s = asyncio.get_running_loop().time()
-        self.share = None
+        for node in list(self.shares):
+            self.end_share(node)
 
-    def hand_back_waiting(self) -> None:
-        """What waits for a fetch goes back unseen."""
-        self.session.credit.use_up()
-        for delivery in self.waiting:
-            self._hand_back(delivery)
-        self.waiting.clear()
+    def end_share(self, node: Node) -> None:
+        """A share session is over; what waits for it goes back unseen."""
+        share = self.shares.pop(node, None)
+        if share is not None:
+            share.ended()
+        if self.shares:
+            self.offer_credit()
+        else:
+            self.session.credit.use_up()
+            self.idle_since_s = asyncio.get_running_loop().time()
+        others, waiting, self.waiting = self.places, self.waiting, []
+        for each in waiting:
+            if each.key.home in others:
+                self.waiting.append(each)
+            else:
+                self._hand_back(each)
 
     def follow(self, former: KafkaMember, lost: Iterable[LostRange]) -> None:
-        """Goes on with the share session of the same member, which has joined again.
+        """Goes on with the share sessions of the same member, which has joined again.
 
         Leaving and joining are about the group alone: a member that changes its subscription
         acknowledges what it got before.
         """
-        self.share, self.held = former.share, former.held
-        if self.share is not None:
+        self.shares, self.held = former.shares, former.held
+        for share in self.shares.values():
             # The new session has paused nothing yet.
-            self.share.known = None
+            share.known = None
         for each in lost:
             if (book := self.held.get(each.key.log_id)) is not None:
                 book.settled(*each.held)

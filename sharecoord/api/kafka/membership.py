@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
@@ -18,7 +19,7 @@ from sharecoord.api.checks import (
 from sharecoord.api.kafka.cluster import NO_TIME
 from sharecoord.api.kafka.codec import Head, make
 from sharecoord.api.kafka.errors import code_of
-from sharecoord.api.kafka.members import KafkaMember, ShareSession
+from sharecoord.api.kafka.members import KafkaMember, Node, ShareSession
 from sharecoord.api.kafka.topic_ids import TopicIds
 from sharecoord.core.states import AcquireMode
 from sharecoord.errors import (
@@ -136,7 +137,7 @@ class Membership:
             raise UnknownMemberError(f"member {member_id!r} of group {group_id!r} is not known")
         if member.ended is not None or member.session.channel is not member:
             del self._members[group_id, member_id]
-            member.forget_share()
+            member.forget_shares()
             has_ended = UnknownMemberError(
                 f"the session of member {member_id!r} of group {group_id!r} has ended"
             )
@@ -145,19 +146,19 @@ class Membership:
             raise member.ended if is_told and member.ended else has_ended
         return member
 
-    def open_share(self, member: KafkaMember, connection: object) -> None:
-        """Opens a share session; it counts as a stream of its principal.
+    def open_share(self, member: KafkaMember, connection: object, node: Node) -> None:
+        """Opens a member's share session with a broker; it counts as a stream of its principal.
 
         Raises:
             QuotaExceededError: Its principal has as many as it may.
         """
         # What the member holds of an earlier session it may still acknowledge.
-        member.hand_back_waiting()
-        member.forget_share()
+        member.end_share(node)
         principal = (member.session.caller or Caller()).principal
         self._quotas.check_stream(principal)
         self._quotas.stream(principal, 1)
-        member.share = ShareSession(connection, lambda: self._quotas.stream(principal, -1))
+        ended = partial(self._quotas.stream, principal, -1)
+        member.shares[node] = ShareSession(connection, ended)
 
     async def heartbeat(
         self, head: Head, request: Any, client_id: str, caller: Caller, software: str = ""
@@ -228,7 +229,7 @@ class Membership:
         the coordinator asks there. Who has nothing to fetch yet finds this coordinator again.
         """
         now_s = asyncio.get_running_loop().time()
-        if not self._in_fleet or member.share or now_s - member.idle_since_s < IDLE_MAX_S:
+        if not self._in_fleet or member.shares or now_s - member.idle_since_s < IDLE_MAX_S:
             return False
         member.idle_since_s = now_s
         member.group.expire_later(member.session)
@@ -275,7 +276,7 @@ class Membership:
 
     def _leave(self, member: KafkaMember) -> None:
         member.is_leaving = True
-        if member.share is None:
+        if not member.shares:
             self.gone(member)
 
     def gone(self, member: KafkaMember) -> None:
@@ -284,14 +285,15 @@ class Membership:
         member.group.leave(session)
         self._members.pop((session.group_id, session.member_id), None)
 
-    def close_share(self, member: KafkaMember) -> None:
-        """Ends a share session; a member that has left goes with it."""
-        member.close_share()
-        if member.is_leaving:
+    def close_share(self, member: KafkaMember, node: Node) -> None:
+        """Ends a share session; a member that has left goes with its last one."""
+        member.close_share(node)
+        if member.is_leaving and not member.shares:
             self.gone(member)
 
     def disconnected(self, connection: object) -> None:
         """The share sessions of a connection end with it."""
         for member in list(self._members.values()):
-            if member.share is not None and member.share.connection is connection:
-                self.close_share(member)
+            for node, share in list(member.shares.items()):
+                if share.connection is connection:
+                    self.close_share(member, node)

@@ -17,16 +17,20 @@ from sharecoord.api.kafka.codec import Head
 from sharecoord.api.kafka.configs import Configs
 from sharecoord.api.kafka.connection import Connection, Parts
 from sharecoord.api.kafka.fetching import Fetching
+from sharecoord.api.kafka.joining import Joining
 from sharecoord.api.kafka.listener import Listener
 from sharecoord.api.kafka.login import Access, Login
 from sharecoord.api.kafka.membership import Membership
+from sharecoord.api.kafka.nodes import NodePorts
+from sharecoord.api.kafka.passing import OURS, Passing
 from sharecoord.api.kafka.strangers import Strangers
 from sharecoord.api.kafka.topic_ids import TopicIds
 from sharecoord.api.kafka.topics import Topics
-from sharecoord.api.kafka.unserved import Unserved
+from sharecoord.api.kafka.unserved import Unserved, name_of
 from sharecoord.config.endpoints import TcpAddress
 from sharecoord.config.process_settings import KafkaPortConfig
 from sharecoord.errors import InvalidConfigError
+from sharecoord.ports import Brokers
 from sharecoord.runtime.admin.operators import Operators
 from sharecoord.runtime.coordinator import Coordinator
 from sharecoord.security.authenticator import Authenticator
@@ -35,6 +39,7 @@ from sharecoord.security.key_pairs import KeyPair
 from sharecoord.security.principals import Caller
 
 SETTING: Final = "kafka.port.listen"
+PORTS_SETTING: Final = "kafka.port.passthrough.ports"
 DEFAULTS: Final = KafkaPortConfig()
 
 _FOR_STRANGERS: Final = (codec.API_VERSIONS, codec.SASL_HANDSHAKE, codec.SASL_AUTHENTICATE)
@@ -54,6 +59,7 @@ class KafkaPort:
         authenticator: Authenticator | None = None,
         pair: WatchedFiles[KeyPair] | None = None,
         config: KafkaPortConfig = DEFAULTS,
+        brokers: Brokers | None = None,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         """Does not listen yet.
@@ -66,6 +72,7 @@ class KafkaPort:
             authenticator: Checks who connects; None = nobody is asked.
             pair: What the port shows to who connects, with a context; None = it speaks clear text.
             config: Limits of connections.
+            brokers: To whom what is not served here is passed on; None = it is refused.
             now_s: A clock that never goes back.
         """
         self._coordinator = coordinator
@@ -86,8 +93,28 @@ class KafkaPort:
         self._topics = Topics(context.catalog, ids, context.guard)
         self._unserved = Unserved()
         self._calls = _calls(self._topics, Administration(operators, ids), Configs(operators))
+        self._config = config
+        self._passing: Passing | None = None
+        if brokers is not None:
+            self._passing = self._passing_to(brokers)
         context.tasks.keep("kafka-port", self.listener.run)
         context.tasks.spawn(asyncio.to_thread(codec.load_usual), "kafka-port-codec")
+
+    def _passing_to(self, brokers: Brokers) -> Passing:
+        context = self._coordinator.context
+
+        async def has_group(group_id: str) -> bool:
+            return await context.calls.group(group_id) is not None
+
+        async def open_port(node: int, address: TcpAddress, advertised: TcpAddress) -> None:
+            await self._open(address, advertised, node, PORTS_SETTING)
+
+        return Passing(
+            NodePorts(brokers, open_port),
+            context.guard,
+            self._topics,
+            Joining(brokers, self._calls, has_group),
+        )
 
     async def start(self, address: TcpAddress, advertised: TcpAddress | None = None) -> TcpAddress:
         """Listens at one more address; returns where.
@@ -99,12 +126,23 @@ class KafkaPort:
         Raises:
             InvalidConfigError: The address can not be had.
         """
-        cluster = Cluster(self._cluster_id, self._coordinator.context.guard)
+        bound = await self._open(address, advertised, None, SETTING)
+        if self._passing is not None:
+            first = self._config.passthrough_ports or bound.port + 1
+            told = advertised or bound
+            await self._passing.ports.start(address.host, told.host, first)
+        return bound
+
+    async def _open(
+        self, address: TcpAddress, advertised: TcpAddress | None, node: int | None, setting: str
+    ) -> TcpAddress:
+        """Listens at an address, for a broker of Kafka or for none of them alone."""
+        cluster = Cluster(self._cluster_id, self._coordinator.context.guard, node)
         try:
             port = await self.listener.start(address, partial(self._connect, cluster))
         except OSError as error:
             raise InvalidConfigError(
-                f"{SETTING}: can not listen on {address}: {error.strerror or error}"
+                f"{setting}: can not listen on {address}: {error.strerror or error}"
             ) from error
         bound = TcpAddress(address.host, port)
         cluster.address = advertised or bound
@@ -117,6 +155,8 @@ class KafkaPort:
     def _connect(self, cluster: Cluster, gone: Callable[[Connection], None]) -> Connection:
         def ended(connection: Connection) -> None:
             gone(connection)
+            if self._passing is not None:
+                self._passing.disconnected(connection)
             self._membership.disconnected(connection)
 
         return Connection(
@@ -125,11 +165,15 @@ class KafkaPort:
             login=partial(Login, self._access),
             ended=ended,
             strangers=self.strangers,
+            **({} if self._passing is None else {"is_silent": codec.is_silent}),
         )
 
     async def _answer(
         self, cluster: Cluster, connection: Connection, head: Head, frame: memoryview
     ) -> Parts | asyncio.Future[Parts]:
+        if self._passing is not None and head.api_key not in OURS:
+            caller = await connection.login.caller(name_of(head))
+            return await self._passing.answer(cluster, connection, head, frame, caller)
         if not codec.is_served(head):
             if head.api_key == codec.API_VERSIONS:
                 # In the oldest form, which every client reads (KIP-511).
@@ -146,9 +190,9 @@ class KafkaPort:
         caller = await connection.login.caller(codec.name_of(head))
         client_id, request = codec.read(head, frame)
         if head.api_key == codec.SHARE_FETCH:
-            return await self._fetching.fetch(head, request, connection, caller)
+            return await self._fetching.fetch(head, request, connection, caller, cluster.node)
         if head.api_key == codec.SHARE_ACKNOWLEDGE:
-            return await self._fetching.acknowledge(head, request, caller)
+            return await self._fetching.acknowledge(head, request, caller, cluster.node)
         if head.api_key == codec.SHARE_GROUP_HEARTBEAT:
             software = connection.software
             body = await self._membership.heartbeat(head, request, client_id, caller, software)
@@ -164,7 +208,10 @@ class KafkaPort:
         _, request = codec.read(head, frame)
         match head.api_key:
             case codec.API_VERSIONS:
-                return cluster.greeted(head, request, connection)
+                found = cluster.greeted(head, request, connection)
+                if self._passing is None or found.error_code is not ErrorCode.none:
+                    return found
+                return await self._passing.greeted(cluster, head)
             case codec.SASL_HANDSHAKE:
                 return connection.login.handshake(head, request)
             case _:

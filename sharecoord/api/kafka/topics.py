@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 from uuid import UUID
 
@@ -126,20 +127,37 @@ class Topics:
 
     async def _all_names(self, caller: Caller) -> list[str]:
         try:
-            return [each for each in await self._catalog.names() if self._may_see(caller, each)]
+            return [each for each in await self._catalog.names() if self.may_see(caller, each)]
         except SharecoordError as error:
             raise _unknown_topics(error) from error
 
-    def _may_see(self, caller: Caller, name: str) -> bool:
+    def may_see(self, caller: Caller, name: str) -> bool:
+        """Whether the rules let a caller do anything with a topic."""
         what, decide = topic(name), self._guard.decide
         return any(decide(caller, action, what).is_allowed for action in ACTIONS_OF[Kind.TOPIC])
+
+    def shown(self, head: Head, found: Any, caller: Caller, request: Any) -> Any:
+        """A topic of Kafka's own answer to Metadata, for who may not see all topics.
+
+        None = it is left out, as it was not asked for.
+        """
+        if not found.name or self.may_see(caller, found.name):
+            return found
+        asked = request.topics
+        if not asked:
+            return None
+        hidden = {"error_code": ErrorCode.topic_authorization_failed, "partitions": ()}
+        if all(each.name != found.name for each in asked):
+            return replace(found, **hidden, name="" if head.version < 12 else None)
+        hides_id = {"topic_id": _NO_ID} if hasattr(found, "topic_id") else {}
+        return replace(found, **hidden, **hides_id)
 
     async def _known(
         self, names: Sequence[str], caller: Caller
     ) -> dict[str, TopicInfo | ErrorCode]:
         """Each topic, or why there is none."""
         lawful = [name for name in names if is_topic_name(name)]
-        seen = {name for name in lawful if self._may_see(caller, name)}
+        seen = {name for name in lawful if self.may_see(caller, name)}
         try:
             infos = await self._catalog.describe(sorted(seen)) if seen else {}
             missing = ErrorCode.unknown_topic_or_partition

@@ -27,8 +27,10 @@ FETCH_WAIT_S: Final = 0.5
 
 WHY: Final = (
     "this is the Kafka port of sharecoord: it serves share groups, and passes nothing on to Kafka. "
-    "Produce to Kafka itself"
+    "Produce to Kafka itself, or set kafka.port.passthrough=true of the coordinator"
 )
+
+HINT: Final = " (with kafka.port.passthrough=true it would be passed on)"
 
 _NONE: Final = -1
 _ACKS_NONE: Final = 0
@@ -37,7 +39,10 @@ _ACKS_NONE: Final = 0
 class Unserved:
     """Refuses requests, and tells the log."""
 
-    def __init__(self) -> None:
+    def __init__(self, error: ErrorCode = ErrorCode.unsupported_version, why: str = WHY) -> None:
+        """Takes what producers and plain consumers are told."""
+        self._error = error
+        self._why = why
         self._logs_from_s = 0.0
         self._not_logged = 0
 
@@ -64,10 +69,10 @@ class Unserved:
                         head,
                         "PartitionProduceResponse",
                         index=part.index,
-                        error_code=ErrorCode.unsupported_version,
+                        error_code=self._error,
                         base_offset=_NONE,
                         record_errors=(),
-                        error_message=WHY,
+                        error_message=self._why,
                     )
                     for part in topic.partition_data
                 ),
@@ -90,7 +95,7 @@ class Unserved:
                         head,
                         "PartitionData",
                         partition_index=part.partition,
-                        error_code=ErrorCode.unsupported_version,
+                        error_code=self._error,
                         high_watermark=_NONE,
                         aborted_transactions=None,
                         # librdkafka takes a null for a broken answer.
@@ -112,6 +117,7 @@ class Unserved:
     def _tell(self, head: Head, address: str) -> str:
         """Tells the log why a request is refused, and returns it."""
         why = f"{name_of(head)} version {head.version} is not served at the Kafka port"
+        why += f": {self._why}" if self._why is not WHY else HINT
         now_s = asyncio.get_running_loop().time()
         if now_s < self._logs_from_s:
             self._not_logged += 1

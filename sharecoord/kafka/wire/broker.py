@@ -177,6 +177,29 @@ class Broker:
         except ValueError as error:
             raise self._unreadable(connection, error) from error
 
+    async def pass_on(self, frame: memoryview) -> memoryview:
+        """Sends a request as somebody else has written it; the answer behind its correlation id.
+
+        Raises:
+            KafkaUnavailableError: No connection, or no answer in time.
+            UnauthenticatedError: The broker does not let us in, or is not who it should be.
+        """
+        connection = await self.connected()
+        head, rest = bytes(frame[:4]), bytes(frame[8:])
+        sent = connection.send(head, rest, timeout_s=self._options.timeout_s)
+        return await self._proved(connection, sent)
+
+    async def hand_over(self) -> tuple[asyncio.Transport, float]:
+        """A connection that is logged in, for somebody else, and by when it has to log in again.
+
+        Raises:
+            KafkaUnavailableError: No connection.
+            UnauthenticatedError: The broker does not let us in, or is not who it should be.
+        """
+        connection = await self.connected()
+        self._connection = None
+        return connection.hand_over(), self._log_in_at_s
+
     async def connected(self) -> Connection:
         """The open connection, logged in; opens it when there is none.
 

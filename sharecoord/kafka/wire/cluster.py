@@ -182,6 +182,13 @@ class Cluster:
             self._hurry.set()
         await asyncio.shield(waits.asked)
 
+    def learn_nodes(self, nodes: Mapping[int, Node]) -> None:
+        """Takes in which brokers there are, as an answer said that was asked for by others."""
+        if nodes and nodes != self.nodes:
+            self.nodes = dict(nodes)
+            self._forget_old_brokers()
+            self._tell()
+
     def learn_leader(self, topic: str, partition: int, leader: Leader) -> bool:
         """Takes in what a broker says of a partition's leader; returns whether that is news."""
         known = self.topics.get(topic)
@@ -222,7 +229,7 @@ class Cluster:
 
     async def _any_answer(self, request: Any, response: type[R]) -> R:
         """The answer of the broker that is first; one that is slow does not hold up the others."""
-        waiting = deque(self._candidates())
+        waiting = deque(self.candidates())
         running: dict[asyncio.Task[R], Broker] = {}
         why: BaseException = KafkaUnavailableError("Kafka does not answer", retry_after_ms=500)
         try:
@@ -250,7 +257,7 @@ class Cluster:
                 task.cancel()
                 task.add_done_callback(_seen)
 
-    def _candidates(self) -> list[Broker]:
+    def candidates(self) -> list[Broker]:
         """Who may be asked for metadata: who answered last, then the others by chance."""
         nodes = [node.endpoint for node in self.nodes.values()]
         first = [each for each in self.options.servers if each not in nodes]
@@ -365,6 +372,14 @@ class Cluster:
         broker = self._made(self._endpoint(node))
         self._reading.add(broker)
         return broker
+
+    def shared(self, node: int) -> Broker:
+        """The connection to a broker for questions, which all use.
+
+        Raises:
+            KafkaUnavailableError: The cluster has no such broker, as far as is known.
+        """
+        return self._broker(self._endpoint(node))
 
     @property
     def receiving_bytes(self) -> int:

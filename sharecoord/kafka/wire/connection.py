@@ -355,6 +355,22 @@ class Connection(asyncio.BufferedProtocol):
                 # An answer that nobody waits for any more is nobody's failure.
                 each.answer.exception()
 
+    def hand_over(self) -> asyncio.Transport:
+        """Gives the open connection away, on which nothing is under way: others go on with it.
+
+        Raises:
+            KafkaUnavailableError: It has ended.
+        """
+        transport = self._transport
+        if self._ended is not None or transport is None:
+            raise self._ended or unavailable(f"not connected to {self.endpoint}")
+        assert not self._waiting, "nothing is under way"
+        self._ended = KafkaUnavailableError(f"the connection to {self.endpoint} was handed over")
+        self._transport = None
+        if self._timer is not None:
+            self._timer.cancel()
+        return transport
+
     def close(self) -> None:
         """Ends the connection on our side."""
         self.end(KafkaUnavailableError(f"the connection to {self.endpoint} was closed by us"))

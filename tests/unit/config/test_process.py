@@ -389,6 +389,28 @@ def test_warnings_of_the_kafka_file_are_kept(tmp_path: Path) -> None:
             {"kafka.port.listen": "localhost:1,localhost:2", "kafka.port.advertised": "a:1"},
             "advertised has 1 addresses and kafka.port.listen has 2",
         ),
+        (
+            {"kafka.port.listen": "localhost:1,localhost:2", "kafka.port.passthrough": True},
+            "kafka.port.passthrough=true goes with one address",
+        ),
+        (
+            {"kafka.port.listen": "", "kafka.port.passthrough": True},
+            "kafka.port.passthrough=true goes with one address",
+        ),
+        (
+            {"kafka.port.listen": "localhost:0", "kafka.port.passthrough": True},
+            "with port 0 in kafka.port.listen",
+        ),
+        (
+            {
+                "kafka.port.listen": "localhost:1",
+                "kafka.port.passthrough": True,
+                "coordinator.processes": 2,
+                "coordinator.mode": "fleet",
+                "store.url": "postgresql://localhost/x",
+            },
+            "goes with coordinator.processes=1",
+        ),
         ({"kafka.port.advertised": "0.0.0.0:9092"}, "real hosts and real ports"),
         (
             {"kafka.port.listen": "[::]:9092", "listen.insecure": True},

@@ -214,9 +214,9 @@ class Port:
         self.operators = operators
         self._clients: list[Client] = []
 
-    async def connect(self, tls: ssl.SSLContext | None = None) -> Client:
-        """One more connection."""
-        host, port = self.address.host, self.address.port
+    async def connect(self, tls: ssl.SSLContext | None = None, port: int = 0) -> Client:
+        """One more connection; 0 = to the port that was opened first."""
+        host, port = self.address.host, port or self.address.port
         self._clients.append(Client(*await asyncio.open_connection(host, port, ssl=tls)))
         return self._clients[-1]
 

@@ -64,8 +64,8 @@ async def test_what_does_not_fit_comes_with_the_next_fetch() -> None:
             for first, last in ((308, 310), (309, 309))
         ]
         member.waiting += sent
-        id_of = port.kafka._fetching._ids.id_of
-        assert member.take(0, id_of) == sent[:1]
+        id_of, (share,) = port.kafka._fetching._ids.id_of, member.shares.values()
+        assert member.take(share, 0, id_of) == sent[:1]
         assert member.waiting == sent[1:]
-        assert member.take(0, id_of) == sent[1:]
+        assert member.take(share, 0, id_of) == sent[1:]
         member.held.clear()
