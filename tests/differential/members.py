@@ -22,6 +22,7 @@ NATIVE, OURS = "confluent_kafka", "sharecoord_sdk"
 COMMIT_S = 20.0
 CHILD_ANSWERS_S = 60.0
 CLOSE_S = 40.0
+ALONE_POLL_S = 1.0
 JAVA = "java "
 """What begins the module of Kafka's Java client; its version follows."""
 _NEVER_CLOSED: list[Any] = []
@@ -318,6 +319,11 @@ class JavaMember:
 
 class JavaMemberAlone(JavaMember):
     """One with a Java process of its own, which can be killed."""
+
+    def poll(self, timeout_s: float) -> list[Seen]:
+        # Each poll asks for records, and a young process is slow: of short ones a later one may
+        # ask when the records of the former have come, and fetch what the killed will never see.
+        return super().poll(max(timeout_s, ALONE_POLL_S))
 
     def close(self) -> list[Confirmed]:
         found = super().close()
