@@ -171,6 +171,13 @@ class RecordChunk(ABC):
         """The raw batches with the records [start, stop); None = they are columns."""
         return None
 
+    def raw(self, start: int, stop: int) -> memoryview | None:
+        """The raw batches with the records [start, stop), one behind the other; O(log batches).
+
+        None = the records are columns, or the batches do not lie beside each other.
+        """
+        return None
+
     def batch_of(self, offset: int) -> RawBatch | None:
         """The raw batch that has this offset; None = it is in none."""
         return None

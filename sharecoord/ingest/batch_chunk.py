@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Final, NamedTuple
 
 from sharecoord_batches import opener
@@ -63,8 +63,8 @@ class BatchChunk(RecordChunk):
 
     __slots__ = (
         "_batches", "_bytes_to", "_cursor", "_data", "_due_times", "_ends", "_firsts", "_hashes",
-        "_number", "_source", "_spans", "covers_from", "first", "last", "leader_epoch",
-        "size_bytes", "timestamp_type",
+        "_is_adjacent", "_number", "_source", "_spans", "covers_from", "first", "last",
+        "leader_epoch", "size_bytes", "timestamp_type",
     )  # fmt: skip
 
     def __init__(
@@ -90,6 +90,7 @@ class BatchChunk(RecordChunk):
         self._data = data
         self._number = number
         self._batches = batches
+        self._is_adjacent = all(one.end == next_.start for one, next_ in pairwise(batches))
         self._firsts = [batch.base_offset for batch in batches]
         self._spans = spans
         self._ends = list(accumulate(last - first + 1 for first, last in spans))
@@ -164,16 +165,24 @@ class BatchChunk(RecordChunk):
     def parts(self, start: int, stop: int) -> list[Part]:
         """See `RecordChunk`."""
         first, last = self.offset(start), self.offset(stop - 1)
-        begin = max(bisect_right(self._firsts, first) - 1, 0)
-        end = bisect_right(self._firsts, last)
-        return [self._part(at, first, last) for at in range(begin, end)]
+        return [self._part(at, first, last) for at in range(*self._batches_with(start, stop))]
 
     def whole(self, start: int, stop: int) -> list[RawBatch]:
         """See `RecordChunk`."""
-        first, last = self.offset(start), self.offset(stop - 1)
-        begin = max(bisect_right(self._firsts, first) - 1, 0)
-        end = bisect_right(self._firsts, last)
+        begin, end = self._batches_with(start, stop)
         return [self._raw(each) for each in self._batches[begin:end]]
+
+    def raw(self, start: int, stop: int) -> memoryview | None:
+        """See `RecordChunk`."""
+        if not self._is_adjacent:
+            return None
+        begin, end = self._batches_with(start, stop)
+        return self._data[self._batches[begin].start : self._batches[end - 1].end]
+
+    def _batches_with(self, start: int, stop: int) -> tuple[int, int]:
+        """Indexes [i, j) of the batches that have the records [start, stop)."""
+        first, last = self.offset(start), self.offset(stop - 1)
+        return max(bisect_right(self._firsts, first) - 1, 0), bisect_right(self._firsts, last)
 
     def batch_of(self, offset: int) -> RawBatch | None:
         """See `RecordChunk`."""
@@ -308,6 +317,8 @@ class BatchChunk(RecordChunk):
                 records = room_bytes * batch.count // (begins[at + 1] - begins[at])
                 stop = min(stop, max(batch.base_offset + records - self.first, start))
             return stop - start, self._bytes_below(stop) - self._bytes_below(start)
+        if whole and (raw := self.raw(start, stop)) is not None and len(raw) <= most_bytes:
+            return stop - start, len(raw)
         at = bisect_right(self._firsts, self.offset(start)) - 1
         position, used_bytes = start, 0
         while position < stop:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from io import BytesIO
 from typing import Any, Final
@@ -14,12 +15,17 @@ from sharecoord.core.delivery import Delivery, Slice
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def record_batches(delivery: Delivery) -> dict[int, bytes | memoryview]:
-    """The batches with the records of a delivery, by their first offsets.
+def record_batches(delivery: Delivery) -> Sequence[bytes | memoryview]:
+    """The batches with the records of a delivery, in order of offset; one or more in each piece.
 
     A batch may have records that are not acquired: members leave out what is not in the acquired
     ranges (KIP-932).
     """
+    if len(delivery.slices) == 1:
+        (part,) = delivery.slices
+        raw = part.chunk.raw(part.start, part.stop)
+        if raw is not None:
+            return [raw]
     found: dict[int, bytes | memoryview] = {}
     for part in delivery.slices:
         whole = part.chunk.whole(part.start, part.stop)
@@ -27,13 +33,12 @@ def record_batches(delivery: Delivery) -> dict[int, bytes | memoryview]:
             found[part.chunk.offset(part.start)] = _made(part)
         else:
             found.update((batch.first, batch.content) for batch in whole)
-    return found
+    return [found[first] for first in sorted(found)]
 
 
 def joined_batches(delivery: Delivery) -> bytes:
     """The batches of a delivery one behind the other, in order of offset."""
-    found = record_batches(delivery)
-    return b"".join(found[first] for first in sorted(found))
+    return b"".join(record_batches(delivery))
 
 
 def _made(part: Slice) -> bytes:

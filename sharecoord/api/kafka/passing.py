@@ -21,6 +21,7 @@ from sharecoord.api.kafka.codec import VERSIONS, Head, ProtocolError, make
 from sharecoord.api.kafka.connection import Connection, Parts
 from sharecoord.api.kafka.joining import Joining
 from sharecoord.api.kafka.nodes import NodePorts
+from sharecoord.api.kafka.strangers import Strangers
 from sharecoord.api.kafka.topics import Topics
 from sharecoord.api.kafka.unserved import Unserved, name_of
 from sharecoord.errors import SharecoordError
@@ -99,14 +100,22 @@ class _Way:
 class Passing:
     """Passes requests on, as the rules let callers."""
 
-    def __init__(self, ports: NodePorts, guard: Guard, topics: Topics, joining: Joining) -> None:
+    def __init__(
+        self,
+        ports: NodePorts,
+        guard: Guard,
+        topics: Topics,
+        joining: Joining,
+        strangers: Strangers,
+    ) -> None:
+        """Passes nothing on yet."""
         self.ports = ports
         self._brokers = ports.brokers
         self._guard = guard
         self._topics = topics
         self._joining = joining
-        self._denied = Unserved(ErrorCode.topic_authorization_failed, NEEDS)
-        self._unserved = Unserved(why=NOT_PASSED)
+        self._denied = Unserved(strangers, ErrorCode.topic_authorization_failed, NEEDS)
+        self._unserved = Unserved(strangers, why=NOT_PASSED)
         self._ways: dict[Connection, _Way] = {}
         self._greetings: dict[tuple[int | None, int], tuple[float, Any]] = {}
         """Answers of brokers to ApiVersions by broker and version, and until when they hold."""
@@ -126,7 +135,7 @@ class Passing:
             ProtocolError: It is not passed on, or the broker can not be reached.
         """
         if head.api_key in CUT or head.version > REWRITTEN.get(head.api_key, head.version):
-            raise self._unserved.refuse(head, caller.address)
+            raise self._unserved.refuse(head)
         decision = self._guard.decide(caller, Action.PASS_THROUGH, CLUSTER)
         try:
             match head.api_key:

@@ -52,8 +52,7 @@ def _parts_of(delivery: Delivery | Relayed) -> Iterable[bytes | memoryview]:
     if isinstance(delivery, Relayed):
         assert isinstance(delivery.frame, bytes), "joined by the owner"
         return (delivery.frame,)
-    found = record_batches(delivery)
-    return (found[first] for first in sorted(found))
+    return record_batches(delivery)
 
 
 def _batches_of(delivery: Delivery | Relayed) -> Iterator[Batch]:

@@ -91,7 +91,7 @@ class KafkaPort:
         )
         self._fetching = Fetching(context, self._membership, ids)
         self._topics = Topics(context.catalog, ids, context.guard)
-        self._unserved = Unserved()
+        self._unserved = Unserved(self.strangers)
         self._calls = _calls(self._topics, Administration(operators, ids), Configs(operators))
         self._config = config
         self._passing: Passing | None = None
@@ -114,6 +114,7 @@ class KafkaPort:
             context.guard,
             self._topics,
             Joining(brokers, self._calls, has_group),
+            self.strangers,
         )
 
     async def start(self, address: TcpAddress, advertised: TcpAddress | None = None) -> TcpAddress:
@@ -180,7 +181,7 @@ class KafkaPort:
                 oldest = head._replace(version=0)
                 refusal = cluster.api_versions(oldest, ErrorCode.unsupported_version)
                 return [codec.answer_of(oldest, refusal)]
-            raise self._unserved.refuse(head, connection.address)
+            raise self._unserved.refuse(head)
         if not codec.is_loaded(head):
             await asyncio.to_thread(codec.load, *head[:2])
         if head.api_key in _FOR_STRANGERS:

@@ -9,18 +9,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final
 
-import structlog
 from kio.schema.errors import ErrorCode
 from kio.schema.index import api_key_map
 
 from sharecoord.api.kafka.cluster import NO_TIME
 from sharecoord.api.kafka.codec import Head, ProtocolError, make
-
-log = structlog.get_logger(__name__)
-
-LOGGED_EACH_S: Final = 1.0
-"""Of refused requests that follow faster upon each other the log has one, and says how many more
-there were."""
+from sharecoord.api.kafka.strangers import Strangers
 
 FETCH_WAIT_S: Final = 0.5
 """Longest wait of a refused Fetch."""
@@ -39,16 +33,21 @@ _ACKS_NONE: Final = 0
 class Unserved:
     """Refuses requests, and tells the log."""
 
-    def __init__(self, error: ErrorCode = ErrorCode.unsupported_version, why: str = WHY) -> None:
+    def __init__(
+        self,
+        strangers: Strangers,
+        error: ErrorCode = ErrorCode.unsupported_version,
+        why: str = WHY,
+    ) -> None:
         """Takes what producers and plain consumers are told."""
+        self._strangers = strangers
         self._error = error
         self._why = why
-        self._logs_from_s = 0.0
-        self._not_logged = 0
 
-    def refuse(self, head: Head, address: str) -> ProtocolError:
+    def refuse(self, head: Head) -> ProtocolError:
         """The end of a connection that sent what is not served."""
-        return ProtocolError(self._tell(head, address))
+        why = f"{name_of(head)} version {head.version} is not served at the Kafka port"
+        return ProtocolError(why + (f": {self._why}" if self._why is not WHY else HINT))
 
     def produced(self, head: Head, request: Any, address: str) -> Any:
         """The answer to Produce: no record is taken.
@@ -56,9 +55,9 @@ class Unserved:
         Raises:
             ProtocolError: The producer wants no answer; brokers end its connection for an error.
         """
-        why = self._tell(head, address)
         if request.acks == _ACKS_NONE:
-            raise ProtocolError(why)
+            raise self.refuse(head)
+        self._tell(head, address)
         topics = tuple(
             make(
                 head,
@@ -114,20 +113,10 @@ class Unserved:
             responses=topics,
         )
 
-    def _tell(self, head: Head, address: str) -> str:
-        """Tells the log why a request is refused, and returns it."""
-        why = f"{name_of(head)} version {head.version} is not served at the Kafka port"
-        why += f": {self._why}" if self._why is not WHY else HINT
-        now_s = asyncio.get_running_loop().time()
-        if now_s < self._logs_from_s:
-            self._not_logged += 1
-            return why
-        more, self._not_logged = self._not_logged, 0
-        self._logs_from_s = now_s + LOGGED_EACH_S
-        log.warning(
-            "Kafka port: a request is refused", address=address, why=why, refused_before=more
-        )
-        return why
+    def _tell(self, head: Head, address: str) -> None:
+        """Tells the log of a request whose connection goes on."""
+        why = str(self.refuse(head))
+        self._strangers.tell("Kafka port: a request is refused", address=address, why=why)
 
 
 def name_of(head: Head) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence, Set
 import structlog
 
 from sharecoord.core.changes import LoadedPartition, PartitionCommit, PartitionKey
-from sharecoord.core.delivery import Delivery, PartitionResult
+from sharecoord.core.delivery import Delivery, PartitionResult, Slice
 from sharecoord.core.partition.decisions import (
     AcknowledgedRange,
     AcquiredRange,
@@ -22,6 +22,7 @@ from sharecoord.core.partition.decisions import (
     handed_back,
 )
 from sharecoord.core.partition.share_partition import SharePartition
+from sharecoord.core.records import RawBatch
 from sharecoord.core.settings import PartitionSettings
 from sharecoord.core.states import AcknowledgeType, AcquireMode, Ordering
 from sharecoord.errors import (
@@ -460,6 +461,17 @@ class PartitionActor(ClaimedPartition):
 # -- effects that wait for a commit ----------------------------------------------------------------
 
 
+def _size_bytes(part: Slice, *, in_batches: bool) -> int:
+    """Bytes of records for a member that takes them in the log's batches, or as columns."""
+    chunk, start, stop = part
+    if in_batches:
+        if (raw := chunk.raw(start, stop)) is not None:
+            return len(raw)
+        if (batches := chunk.whole(start, stop)) is not None:
+            return sum(len(each.content) for each in batches)
+    return chunk.payload_bytes(start, stop)
+
+
 class DeliveryEffect:
     """A delivery on its way to a member; it is checked again before it is sent."""
 
@@ -478,12 +490,14 @@ class DeliveryEffect:
         """The delivery of acquired records: by reference, with their checkpoints."""
         slices = actor.cache.slices(acquired)
         records = sum(s.stop - s.start for s in slices)
-        looks = actor.settings.scheduled_delivery
-        whole = whole_batches(slices, acquired, actor.opens(session), opened=looks)
+        whole: Sequence[RawBatch] = ()
+        if not session.takes_batches:
+            looks = actor.settings.scheduled_delivery
+            whole = whole_batches(slices, acquired, actor.opens(session), opened=looks)
         if whole:
             size = sum(len(batch.content) for batch in whole)
         else:
-            size = sum(s.chunk.payload_bytes(s.start, s.stop) for s in slices)
+            size = sum(_size_bytes(each, in_batches=session.takes_batches) for each in slices)
         kept: Sequence[tuple[int, bytes]] = ()
         if actor.books.checkpoints:
             kept = actor.books.checkpoints.of(acquired)
@@ -526,7 +540,7 @@ class DeliveryEffect:
         try:
             channel.deliver(self.delivery, now_ms)
             self.actor.totals.delivered += self.delivery.records
-            if self.delivery.whole:
+            if self.delivery.whole or self.session.takes_batches:
                 self.actor.totals.delivered_whole += self.delivery.records
         except UnreadableRecordsError as error:
             # They come again, later each time; the member gets others meanwhile.

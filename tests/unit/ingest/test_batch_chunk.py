@@ -309,6 +309,20 @@ def test_batches_that_stay_whole_are_not_opened_and_end_where_they_end() -> None
     assert open_batches.size_bytes == 0
 
 
+def test_batches_that_lie_beside_each_other_go_out_in_one_piece() -> None:
+    tens = [batch([Rec(base + n, b"x") for n in range(10)]) for base in range(0, 50, 10)]
+    chunk = one(*tens)
+    assert chunk.raw(0, 50) == b"".join(tens)
+    assert chunk.raw(5, 6) == tens[0]
+    assert chunk.raw(9, 21) == b"".join(tens[:3])
+    marker = batch([Rec(50, None, key=bytes(4))], control=True)
+    apart = one(*tens, marker, batch([Rec(51, b"x")]))
+    assert apart.raw(0, 51) is None
+    assert len(apart.whole(0, 51)) == 6
+    each = len(tens[0])
+    assert apart.fitting(0, 51, 2 * each, whole=True) == (20, 2 * each)
+
+
 def test_the_time_of_a_batchs_first_record_is_told_unopened(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

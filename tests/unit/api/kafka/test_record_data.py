@@ -11,6 +11,7 @@ from sharecoord.api.kafka.record_data import fits, record_data
 from sharecoord.core.changes import key_of
 from sharecoord.core.fleet.peering import Relayed
 from sharecoord.core.partition.decisions import AcquiredRange
+from sharecoord.runtime.status.status import StatusBoard
 from tests.unit.api.kafka.client import fetched, port_of
 from tests.unit.runtime.worlds import world_with
 
@@ -69,3 +70,17 @@ async def test_what_does_not_fit_comes_with_the_next_fetch() -> None:
         assert member.waiting == sent[1:]
         assert member.take(share, 0, id_of) == sent[1:]
         member.held.clear()
+
+
+async def test_what_comes_again_comes_in_the_logs_batches_too_and_counts_so() -> None:
+    async with port_of(world_with(10)) as port:
+        client = await port.joined()
+        (first,) = fetched(await client.fetch(0)).values()
+        (again,) = fetched(await client.fetch(1, said={0: [(0, 9, 2)]})).values()
+        assert (first.acquired, again.acquired) == ([(0, 9, 1)], [(0, 9, 2)])
+        assert first.offsets == again.offsets == list(range(10))
+        board = StatusBoard()
+        board.update(port.coordinator)
+        assert board.latest is not None
+        (place,) = board.latest.partitions
+        assert (place.delivered, place.delivered_whole) == (20, 20)
