@@ -133,7 +133,7 @@ class Administration:
         return views
 
     def _operations(self, caller: Caller, view: GroupView) -> int:
-        """What the caller may do with a group, as Kafka's tools show it."""
+        """The operations that the caller may do with a group, as Kafka's tools show them."""
         if view.error is not None:
             return NOT_ASKED
         allowed = [

@@ -45,7 +45,7 @@ def operations(*names: str) -> int:
 
 
 OPERATIONS: Final = operations("describe")
-"""What can be done with the cluster at this port."""
+"""Operations on the cluster at this port, as Kafka's tools show them."""
 
 
 class Cluster:

@@ -159,7 +159,7 @@ class Joining:
 
 
 class _Part:
-    """What a question needs to be asked of a broker."""
+    """A question for one broker: where it came in, and how to ask it."""
 
     def __init__(
         self, brokers: Brokers, door: Cluster, head: Head, client_id: str, *, passes: bool

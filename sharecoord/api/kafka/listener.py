@@ -69,7 +69,7 @@ class Listener:
 
     @property
     def connections(self) -> Collection[Connection]:
-        """Those that are served: TLS, where it is spoken, is agreed on."""
+        """The connections that are served: TLS, where it is spoken, is agreed on."""
         return self._open.keys()
 
     async def start(self, address: TcpAddress, make: Make) -> int:
@@ -182,7 +182,7 @@ class _Arrival(asyncio.Protocol):
     def __init__(self, come: Callable[[_Arrival, asyncio.Transport], None]) -> None:
         self._come = come
         self.received = bytearray()
-        """What came right behind the handshake: no more than one read."""
+        """The bytes that came right behind the handshake: no more than one read."""
         self.is_lost = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -1,4 +1,4 @@
-"""Who is at the other end of a connection: SASL, certificates, and how long that holds."""
+"""Proofs of who is at the other end of a connection: SASL, certificates, how long they hold."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NEVER: Final = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What proves who connects to the port."""
+    """The proofs that the port takes of who connects."""
 
     authenticator: Authenticator
     guard: Guard
@@ -36,7 +36,7 @@ class Access:
 
 
 class Login:
-    """What one connection has proven."""
+    """The principal that one connection has proven to be."""
 
     def __init__(self, access: Access, certificate: bytes, address: str) -> None:
         """Takes the certificate that the client has shown, as PEM, and where it connects from."""
@@ -57,7 +57,7 @@ class Login:
         return self._caller is not None or self._without_sasl is not None
 
     async def caller(self, call: str) -> Caller:
-        """Who makes a call that is none of SASL.
+        """The caller of a request that is none of SASL.
 
         Raises:
             ProtocolError: The client has not proven who it is, or that has ended.

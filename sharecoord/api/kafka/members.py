@@ -59,7 +59,7 @@ class ShareSession:
     ids: dict[str, UUID] = field(default_factory=dict)
     """The ids by which it fetches their topics."""
     known: list[tuple[object, ...]] | None = None
-    """What was known of these topics when it was looked last which partitions the member gets; None
+    """Ids and partitions of these topics as of the last look which of them the member gets; None
     = it has to be looked again."""
     refused: dict[tuple[UUID, int], ErrorCode] = field(default_factory=dict)
     """By topic id and partition: why it can not be fetched, as of then."""
@@ -369,7 +369,7 @@ class KafkaMember:
                 book.settled(*each.held)
 
     def shown(self) -> LockBook:
-        """What the member holds, as it would show it at a join."""
+        """The locks that the member holds, as it would show them at a join."""
         return {log_id: book.held() for log_id, book in self.held.items()}
 
     def _hand_back(self, delivery: Delivery | Relayed) -> None:

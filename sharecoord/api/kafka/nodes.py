@@ -56,7 +56,7 @@ class NodePorts:
         await self._follow(self.brokers.nodes)
 
     def address(self, node: int) -> TcpAddress | None:
-        """What clients are told of a broker; None = it has no port here."""
+        """The address that clients are told of a broker; None = it has no port here."""
         return self._open.get(node)
 
     async def learn(self, nodes: Mapping[int, BrokerAddress]) -> None:

@@ -1,4 +1,4 @@
-"""What the port does not serve itself is passed on to Kafka's brokers (`kafka.port.passthrough`).
+"""Passes requests that the port does not serve on to Kafka's brokers (`kafka.port.passthrough`).
 
 Clients see Kafka's brokers by their ids, each at a port of this coordinator. Requests go to the
 broker of the port as they are; where an answer names addresses, these are replaced.
@@ -77,10 +77,10 @@ ENDPOINTS_FROM: Final = 10
 """The version of Produce from which on answers name addresses of leaders."""
 
 NAME: Final = "sharecoord"
-"""What brokers see in a request that no client has written."""
+"""The client id in requests to brokers that no client has written."""
 
 GREETING_HELD_S: Final = 1.0
-"""So long a broker's answer to ApiVersions holds."""
+"""How long a broker's answer to ApiVersions holds."""
 
 NOT_PASSED: Final = "it is none of the requests of clients that are passed on"
 
@@ -206,7 +206,7 @@ class Passing:
         )
 
     async def _greeting(self, node: int | None, version: int) -> Any:
-        """What a broker says to ApiVersions; it is not asked again at once, as strangers ask."""
+        """A broker's answer to ApiVersions; it is not asked again at once, as strangers ask."""
         key, now_s = (node, version), asyncio.get_running_loop().time()
         until_s, found = self._greetings.get(key, (now_s, None))
         if found is not None and now_s < until_s:
@@ -264,7 +264,7 @@ class Passing:
         return replace(found, error_code=away, node_id=-1, host="", port=-1)
 
     def _here(self, brokers: Iterable[Any], name: str) -> tuple[Any, ...]:
-        """Those of the brokers that have a port here, with its address."""
+        """The brokers among these that have a port here, with its address."""
         return tuple(
             replace(each, host=address.host, port=address.port)
             for each in brokers

@@ -238,7 +238,7 @@ class KafkaPort:
 def _calls(
     topics: Topics, administration: Administration, configs: Configs
 ) -> dict[int, Callable[..., Awaitable[Any]]]:
-    """What answers questions about topics, and operators, by API."""
+    """The functions that answer questions about topics, and operators, by API."""
     return {
         codec.LIST_OFFSETS: topics.list_offsets,
         codec.DESCRIBE_TOPIC_PARTITIONS: topics.partitions,

@@ -1,4 +1,4 @@
-"""Those whom nobody knows yet: how many may connect, and what the log says of them."""
+"""Limits for clients that nobody knows yet: how many may connect, and how often the log tells."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Strangers:
 
 @dataclass(slots=True)
 class _Told:
-    """What the log has of one kind of line."""
+    """Lines of one kind that the log has got."""
 
     period_s: float = -PERIOD_S
     lines: int = 0
@@ -92,7 +92,7 @@ class _Told:
 
 
 def looks_like(received: bytes | bytearray) -> str:
-    """What a client speaks that sends this in place of a request of Kafka; "" = who knows."""
+    """The protocol of a client that sends this in place of a request of Kafka; "" = who knows."""
     for start, what in (_TLS, *_HTTP):
         if received.startswith(start):
             return f"the client speaks {what}"

@@ -35,10 +35,10 @@ PARTITIONS_MAX: Final = 2_000
 """Most partitions of one answer (`max.request.partition.size.limit` of a broker)."""
 
 LEARNT_EACH_S: Final = 1.0
-"""Of questions about unknown ids that follow faster upon each other one looks at all topics."""
+"""Least time between two looks at all topics that questions about unknown ids cause."""
 
 OPERATIONS: Final = operations("read", "describe")
-"""What can be done with a topic at this port."""
+"""Operations on a topic at this port, as Kafka's tools show them."""
 
 _NO_ID: Final = UUID(int=0)
 _NOTHING: Final = FoundOffset(-1, -1, -1)

@@ -1,4 +1,4 @@
-"""What is not served: Produce and Fetch get an error, all else loses its connection with a word.
+"""Refuses what is not served: Produce and Fetch get an error, all else loses its connection.
 
 Brokers end connections for requests that they do not know, too. Clients do not get that far: what
 ApiVersions does not name they refuse to send by themselves, with an error of their own.

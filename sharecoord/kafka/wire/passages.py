@@ -83,7 +83,7 @@ class WireBrokers:
         return await self._said(node, of)
 
     async def _said(self, node: int | None, of: Callable[[Broker], Awaitable[T]]) -> T:
-        """What a broker says; without a node the first one that can be reached."""
+        """The result of a call to a broker; without a node of the first one that can be reached."""
         if node is not None:
             return await self._at(node, lambda: of(self._cluster.shared(node)))
         why: SharecoordError = unavailable("no broker is known")
