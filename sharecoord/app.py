@@ -295,6 +295,7 @@ class Application:
             brokers=self._brokers(coordinator.context.reader),
         )
         self._stack.push_async_callback(port.close)
+        self.board.kafka_port = lambda: port.strangers.figures
         config = self.config.kafka_port
         for address, advertised in zip_longest(config.listen, config.advertised):
             self.kafka_addresses.append(str(await port.start(address, advertised)))

@@ -27,6 +27,7 @@ from sharecoord.errors import InvalidConfigError
 from sharecoord.ports import EventFigures, ProducerFigures
 from sharecoord.runtime.memory.use import MemoryFigures, MemoryLevel
 from sharecoord.runtime.status.status import (
+    ConnectionFigures,
     GroupFigures,
     PartitionFigures,
     Snapshot,
@@ -94,6 +95,8 @@ class BoardCollector(Collector):
             yield from _audit(snapshot.audit)
         yield from _files(snapshot)
         yield from _principals(snapshot.principals)
+        if snapshot.kafka_port is not None:
+            yield from _kafka_port(snapshot.kafka_port)
         if snapshot.peer_links_refused is not None:
             yield CounterMetricFamily(
                 "sharecoord_peer_links_refused",
@@ -306,6 +309,20 @@ def _audit(figures: AuditFigures) -> Iterable[Metric]:
         "sharecoord_audit_failing",
         "1 = the audit trail's sink takes nothing at the moment.",
         value=figures.is_failing,
+    )
+
+
+def _kafka_port(figures: ConnectionFigures) -> Iterable[Metric]:
+    """Metrics of the connections of the Kafka port."""
+    yield GaugeMetricFamily(
+        "sharecoord_kafka_port_connections",
+        "Connections that are open at the Kafka port, those of silent strangers among them.",
+        value=figures.open,
+    )
+    yield CounterMetricFamily(
+        "sharecoord_kafka_port_connections_refused",
+        "Connections that were refused because there were as many as there may be.",
+        value=figures.refused,
     )
 
 

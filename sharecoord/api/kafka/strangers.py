@@ -9,6 +9,8 @@ from typing import Final
 
 import structlog
 
+from sharecoord.runtime.status.status import ConnectionFigures
+
 log = structlog.get_logger(__name__)
 
 STRANGER_BYTES_MAX: Final = 64 << 10
@@ -40,6 +42,13 @@ class Strangers:
         self._by_host: Counter[str] = Counter()
         self._told: defaultdict[str, _Told] = defaultdict(_Told)
 
+        self._refused = 0
+
+    @property
+    def figures(self) -> ConnectionFigures:
+        """Connections that there are, and that were refused."""
+        return ConnectionFigures(self.connections, self._refused)
+
     @property
     def connections(self) -> int:
         """How many there are."""
@@ -56,6 +65,7 @@ class Strangers:
                 "(kafka.port.max.connections.per.ip)"
             )
         if why:
+            self._refused += 1
             self.tell(
                 "Kafka port: too many connections, one more is refused", address=host, why=why
             )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from sharecoord.core.dispatch.pauses import FLOOD_BREAKER
 from sharecoord.core.lag import lag as lag_of
@@ -89,6 +90,14 @@ class GroupFigures:
     """Names of stored settings that are not in force."""
 
 
+class ConnectionFigures(NamedTuple):
+    """Connections of a listener."""
+
+    open: int
+    refused: int
+    """Since the start of the process, because there were as many as there may be."""
+
+
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """The coordinator at the last tick."""
@@ -117,6 +126,8 @@ class Snapshot:
     """By setting: how many days its certificate is good for; negative = it has ended."""
     peer_links_refused: int | None = None
     """None without a fleet."""
+    kafka_port: ConnectionFigures | None = None
+    """None without a Kafka port."""
     principals: Mapping[str, Use] = field(default_factory=dict)
     """Of those that have a quota, or were refused something."""
 
@@ -130,6 +141,8 @@ class StatusBoard:
         """Counts lines of the log that could not be written."""
         self.producers: Callable[[], ProducerFigures | None] = lambda: None
         """The process of producers. It makes nobody unready: members are served without it."""
+        self.kafka_port: Callable[[], ConnectionFigures | None] = lambda: None
+        """The connections of the Kafka port."""
         self.audit: Callable[[], AuditFigures | None] = lambda: None
         """The audit trail. It makes nobody unready: no call waits for it."""
         self.file_problems: Callable[[], Iterable[tuple[str, str]]] = lambda: ()
@@ -193,6 +206,7 @@ class StatusBoard:
             peer_links_refused=None
             if coordinator.fleet is None
             else coordinator.fleet.refused_links,
+            kafka_port=self.kafka_port(),
             principals=context.guard.quotas.uses(),
         )
 

@@ -16,6 +16,7 @@ from sharecoord.ports import EventFigures, ProducerFigures
 from sharecoord.runtime.group.offsets_export import ExportFigures
 from sharecoord.runtime.memory.use import MemoryFigures, MemoryLevel
 from sharecoord.runtime.status.status import (
+    ConnectionFigures,
     GroupFigures,
     PartitionFigures,
     Snapshot,
@@ -90,6 +91,7 @@ SNAPSHOT = Snapshot(
     files_refused={"tls.cert.file, tls.key.file": True, "security.rules.file": False},
     certificate_days={"tls.cert.file": 12.5},
     peer_links_refused=6,
+    kafka_port=ConnectionFigures(open=12, refused=8),
     principals={"User:alice": Use(members=3, streams=2, refused=5)},
     memory=MemoryFigures(MemoryLevel.READS_STOPPED, 1_000, caches=800, ranges=55),
 )
@@ -135,6 +137,8 @@ LINES = {
     "sharecoord_audit_lines_written_total 50.0",
     "sharecoord_audit_lines_dropped_total 6.0",
     "sharecoord_audit_failing 1.0",
+    "sharecoord_kafka_port_connections 12.0",
+    "sharecoord_kafka_port_connections_refused_total 8.0",
     'sharecoord_file_refused{settings="tls.cert.file, tls.key.file"} 1.0',
     'sharecoord_file_refused{settings="security.rules.file"} 0.0',
     'sharecoord_certificate_days_left{setting="tls.cert.file"} 12.5',

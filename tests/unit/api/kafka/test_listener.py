@@ -76,6 +76,7 @@ async def test_whoever_comes_beyond_the_limit_is_refused(
             await left(port, 2)
             again = await port.connect()
             assert (await again.heartbeat(0, "orders", member="again")).error_code.value == 0
+            assert port.kafka.strangers.figures == (3, 50)
         refused = [line for line in lines if "one more is refused" in line["event"]]
         assert len(refused) == LINES_MAX
         assert setting in refused[0]["why"]
