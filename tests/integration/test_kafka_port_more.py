@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+import urllib.request
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -37,9 +38,12 @@ class Desk:
     """A coordinator with a Kafka port, and an event log."""
 
     def __init__(self, servers: str, folder: Path) -> None:
-        self.address = f"{LOOPBACK}:{free_ports(1)[0]}"
+        port, metrics_port = free_ports(2)
+        self.address = f"{LOOPBACK}:{port}"
+        self._metrics_url = f"http://{LOOPBACK}:{metrics_port}/metrics"
         self.events = folder / "events"
         settings = {
+            "management.port": metrics_port,
             "kafka.port.listen": self.address,
             "security.audit.sink": "off",
             "events.sink": f"parquet:{self.events}",
@@ -56,6 +60,13 @@ class Desk:
         with self.admin() as admin:
             admin.alter_group_configs(group, {**EARLIEST, **configs})
         return group
+
+    def metric(self, name: str) -> float:
+        """A metric without labels."""
+        with urllib.request.urlopen(self._metrics_url, timeout=10) as answer:
+            lines = answer.read().decode().splitlines()
+        (value,) = [line.split()[1] for line in lines if line.startswith(f"{name} ")]
+        return float(value)
 
     def described(self, group: str) -> GroupDescription:
         with self.admin() as admin:
@@ -297,6 +308,21 @@ def test_dead_letters_after_a_reject_and_after_the_limit(
 
 
 # -- figures --------------------------------------------------------------------------------------
+
+
+def test_connections_are_counted(desk: Desk, join: Join, topic: TopicFactory) -> None:
+    name = "sharecoord_kafka_port_connections"
+
+    def connections(at_least: int, at_most: int) -> None:
+        eventually(lambda: at_least <= desk.metric(name) <= at_most, WAIT_S, what=name)
+
+    connections(0, 0)
+    member = join(desk.group({}), topic(), "only")
+    member.turn()
+    connections(1, 4)
+    assert desk.metric(f"{name}_refused_total") == 0
+    member.close()
+    connections(0, 0)
 
 
 def test_fairness_and_events_know_the_members(
