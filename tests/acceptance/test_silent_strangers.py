@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from sharecoord.api.kafka.listener import BACKLOG
+from sharecoord.api.kafka.connections.listener import BACKLOG
 from sharecoord.devenv.coordinator import CoordinatorProcess
 from sharecoord.devenv.mock_cluster import MockCluster
 from sharecoord.devenv.processes import LOOPBACK, free_ports

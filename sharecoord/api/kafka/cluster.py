@@ -9,7 +9,7 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from sharecoord.api.kafka.codec import VERSIONS, Head, make
-from sharecoord.api.kafka.connection import Connection
+from sharecoord.api.kafka.connections.connection import Connection
 from sharecoord.api.kafka.errors import code_of
 from sharecoord.config.endpoints import TcpAddress
 from sharecoord.errors import InvalidRequestError, SharecoordError

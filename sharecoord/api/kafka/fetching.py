@@ -15,7 +15,7 @@ from kio.schema.errors import ErrorCode
 from sharecoord.api.kafka.acknowledging import RefusedError, runs_of
 from sharecoord.api.kafka.cluster import NO_TIME, NODE_ID
 from sharecoord.api.kafka.codec import Head, answer_of, make, prefix_of
-from sharecoord.api.kafka.connection import Parts
+from sharecoord.api.kafka.connections.connection import Parts
 from sharecoord.api.kafka.errors import acknowledge_code, code_of
 from sharecoord.api.kafka.members import KafkaMember, Node, ShareSession
 from sharecoord.api.kafka.membership import Membership

@@ -15,15 +15,15 @@ from sharecoord.api.kafka.administration import Administration
 from sharecoord.api.kafka.cluster import Cluster
 from sharecoord.api.kafka.codec import Head
 from sharecoord.api.kafka.configs import Configs
-from sharecoord.api.kafka.connection import Connection, Parts
+from sharecoord.api.kafka.connections.connection import Connection, Parts
+from sharecoord.api.kafka.connections.listener import Listener
+from sharecoord.api.kafka.connections.login import Access, Login
+from sharecoord.api.kafka.connections.strangers import Strangers
 from sharecoord.api.kafka.fetching import Fetching
-from sharecoord.api.kafka.joining import Joining
-from sharecoord.api.kafka.listener import Listener
-from sharecoord.api.kafka.login import Access, Login
 from sharecoord.api.kafka.membership import Membership
-from sharecoord.api.kafka.nodes import NodePorts
-from sharecoord.api.kafka.passing import OURS, Passing
-from sharecoord.api.kafka.strangers import Strangers
+from sharecoord.api.kafka.passthrough.joining import Joining
+from sharecoord.api.kafka.passthrough.nodes import NodePorts
+from sharecoord.api.kafka.passthrough.passing import OURS, Passing
 from sharecoord.api.kafka.topic_ids import TopicIds
 from sharecoord.api.kafka.topics import Topics
 from sharecoord.api.kafka.unserved import Unserved, name_of

@@ -14,7 +14,7 @@ from kio.schema.index import api_key_map
 
 from sharecoord.api.kafka.cluster import NO_TIME
 from sharecoord.api.kafka.codec import Head, ProtocolError, make
-from sharecoord.api.kafka.strangers import Strangers
+from sharecoord.api.kafka.connections.strangers import Strangers
 
 FETCH_WAIT_S: Final = 0.5
 """Longest wait of a refused Fetch."""

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import structlog
 
-from sharecoord.api.kafka import strangers as module
-from sharecoord.api.kafka.connection import Connection
-from sharecoord.api.kafka.strangers import LINES_MAX, PERIOD_S, Strangers
+from sharecoord.api.kafka.connections import strangers as module
+from sharecoord.api.kafka.connections.connection import Connection
+from sharecoord.api.kafka.connections.strangers import LINES_MAX, PERIOD_S, Strangers
 from sharecoord.config.endpoints import TcpAddress
 from sharecoord.config.process_settings import CertificateName, KafkaPortConfig, TlsConfig
 from sharecoord.security.authenticator import Authenticator

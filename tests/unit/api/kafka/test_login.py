@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sharecoord.api.kafka.strangers import STRANGER_BYTES_MAX
+from sharecoord.api.kafka.connections.strangers import STRANGER_BYTES_MAX
 from sharecoord.security.slowdown import FIRST_WAIT_S
 from tests.sasl import bearer, plain, scram_first
 from tests.support import eventually_async

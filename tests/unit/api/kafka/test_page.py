@@ -26,7 +26,7 @@ def test_every_api_stands_there_with_its_versions() -> None:
 
 def sources() -> str:
     """What the files of the port say, with texts over several lines joined."""
-    text = "".join(file.read_text(encoding="utf-8") for file in sorted(FOLDER.glob("*.py")))
+    text = "".join(file.read_text(encoding="utf-8") for file in sorted(FOLDER.rglob("*.py")))
     return re.sub(r'"\s+f?"', "", text)
 
 

@@ -16,7 +16,7 @@ from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader
 
 from sharecoord.api.kafka.codec import Head, make
-from sharecoord.api.kafka.passing import CUT, versions_of
+from sharecoord.api.kafka.passthrough.passing import CUT, versions_of
 from sharecoord.config.process_settings import KafkaPortConfig
 from sharecoord.devenv.processes import free_ports
 from sharecoord.kafka.wire.cluster import Cluster, Node

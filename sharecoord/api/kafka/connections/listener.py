@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import Final
 
-from sharecoord.api.kafka.connection import Connection
-from sharecoord.api.kafka.strangers import Strangers
+from sharecoord.api.kafka.connections.connection import Connection
+from sharecoord.api.kafka.connections.strangers import Strangers
 from sharecoord.config.endpoints import TcpAddress
 from sharecoord.config.process_settings import KafkaPortConfig
 from sharecoord.security.files import WatchedFiles

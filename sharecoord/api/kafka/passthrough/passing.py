@@ -18,10 +18,10 @@ from sharecoord import __version__
 from sharecoord.api.kafka import codec
 from sharecoord.api.kafka.cluster import NO_TIME, Cluster
 from sharecoord.api.kafka.codec import VERSIONS, Head, ProtocolError, make
-from sharecoord.api.kafka.connection import Connection, Parts
-from sharecoord.api.kafka.joining import Joining
-from sharecoord.api.kafka.nodes import NodePorts
-from sharecoord.api.kafka.strangers import Strangers
+from sharecoord.api.kafka.connections.connection import Connection, Parts
+from sharecoord.api.kafka.connections.strangers import Strangers
+from sharecoord.api.kafka.passthrough.joining import Joining
+from sharecoord.api.kafka.passthrough.nodes import NodePorts
 from sharecoord.api.kafka.topics import Topics
 from sharecoord.api.kafka.unserved import Unserved, name_of
 from sharecoord.errors import SharecoordError

@@ -12,8 +12,8 @@ from typing import Final
 import structlog
 
 from sharecoord.api.kafka.codec import Head, ProtocolError, head_of
-from sharecoord.api.kafka.login import Login
-from sharecoord.api.kafka.strangers import STRANGER_BYTES_MAX, Strangers, looks_like
+from sharecoord.api.kafka.connections.login import Login
+from sharecoord.api.kafka.connections.strangers import STRANGER_BYTES_MAX, Strangers, looks_like
 
 log = structlog.get_logger(__name__)
 

@@ -1,0 +1,1 @@
+"""Requests that go on to Kafka's brokers (`kafka.port.passthrough`)."""
