@@ -257,17 +257,22 @@ def free_ports(count: int) -> list[int]:
 
     A port is given once in the life of this process: who got it may not listen on it yet.
     """
+    return [free_run(1) for _ in range(count)]
+
+
+def free_run(count: int) -> int:
+    """The first of so many such ports, one behind the other."""
     chooser = random.SystemRandom()  # not the seeded generator: tests reseed it
-    found: list[int] = []
-    while len(found) < count:
-        port = chooser.choice(range(_LOWEST_PORT, _ephemeral_start()))
-        if port in _given_ports:
+    while True:
+        first = chooser.choice(range(_LOWEST_PORT, _ephemeral_start() - count + 1))
+        ports = range(first, first + count)
+        if not _given_ports.isdisjoint(ports):
             continue
-        with socket.socket() as candidate, contextlib.suppress(OSError):
-            candidate.bind((LOOPBACK, port))
-            _given_ports.add(port)
-            found.append(port)
-    return found
+        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+            for port in ports:
+                stack.enter_context(socket.socket()).bind((LOOPBACK, port))
+            _given_ports.update(ports)
+            return first
 
 
 def port_open(port: int) -> bool:

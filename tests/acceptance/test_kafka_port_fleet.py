@@ -6,16 +6,15 @@ of the other fleets, the workers' ledgers say afterwards whether everything was 
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 
 import confluent_kafka
 import pytest
 
 from sharecoord.devenv.coordinator import CoordinatorProcess
-from sharecoord.devenv.processes import LOOPBACK, free_ports
+from sharecoord.devenv.processes import LOOPBACK, free_ports, free_run
 from tests.acceptance.chaos.fleet import LOCK_MS, PARTITIONS, FleetScene, fleet_scene
 from tests.acceptance.chaos.kafka_crew import SDK, KafkaCrew
 from tests.acceptance.chaos.load import Load
@@ -215,19 +214,10 @@ def test_metadata_of_another_coordinator_moves_nobody(ports: PortFleet) -> None:
     assert set(counts) == {1}
 
 
-def two_ports() -> int:
-    """The first of two ports that are free, one behind the other."""
-    while True:
-        (port,) = free_ports(1)
-        with socket.socket() as next_one, suppress(OSError):
-            next_one.bind((LOOPBACK, port + 1))
-            return port
-
-
 @pytest.fixture
 def pair(shared_ports: PortFleet) -> Iterator[tuple[CoordinatorProcess, int]]:
     """Two processes of one `serve`, with nobody beside them; the port of the first one."""
-    scene, port = shared_ports.scene, two_ports()
+    scene, port = shared_ports.scene, free_run(2)
     for name in NAMES:
         scene.processes[name].stop()
     made = scene.made(

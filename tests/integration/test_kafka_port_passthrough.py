@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 import subprocess
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -24,7 +23,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from sharecoord.devenv.coordinator import CoordinatorProcess
 from sharecoord.devenv.kafka_cluster import KafkaCluster
 from sharecoord.devenv.maven import find_java, kafka_libs
-from sharecoord.devenv.processes import free_ports
+from sharecoord.devenv.processes import free_run
 from tests.support import eventually, unique_name
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
@@ -60,19 +59,6 @@ class Site(NamedTuple):
             leaders.produce(name, b"first", partition=partition)
         assert leaders.flush(WAIT_S) == 0
         return name
-
-
-def free_run(count: int) -> int:
-    """A port that is free together with those behind it."""
-    while True:
-        (port,) = free_ports(1)
-        with contextlib.ExitStack() as stack:
-            try:
-                for number in range(port, port + count):
-                    stack.enter_context(socket.socket()).bind(("127.0.0.1", number))
-            except OSError:
-                continue
-        return port
 
 
 @contextlib.contextmanager
@@ -113,15 +99,23 @@ def produce(site: Site, topic: str, values: Sequence[str], **config: Any) -> Non
     assert not failed
 
 
+def polled(consumer: Any) -> list[str]:
+    """The values of one poll, beside the first ones of the topic."""
+    is_plain = isinstance(consumer, Consumer)
+    came = consumer.consume(500, 0.5) if is_plain else consumer.poll(0.5)
+    return [
+        (each.value() or b"").decode()
+        for each in came
+        if each.error() is None and each.value() != b"first"
+    ]
+
+
 def consumed(consumer: Any, count: int) -> Counter[str]:
     """The values of so many records, beside the first ones of the topic."""
     found: Counter[str] = Counter()
 
     def all_came() -> bool:
-        is_plain = isinstance(consumer, Consumer)
-        for each in consumer.consume(500, 0.5) if is_plain else consumer.poll(0.5):
-            if each.error() is None and each.value() != b"first":
-                found[(each.value() or b"").decode()] += 1
+        found.update(polled(consumer))
         return found.total() >= count
 
     eventually(all_came, WAIT_S, what=f"{count} records")
@@ -278,9 +272,7 @@ def test_a_broker_goes_and_comes_back(tmp_path: Path) -> None:
 
         def all_came() -> bool:
             # What the consumer held of the broker's partitions may come again before the others.
-            for each in share.poll(0.5):
-                if each.error() is None and each.value() != b"first":
-                    found[each.value().decode()] += 1
+            found.update(polled(share))
             return found.keys() >= expected.keys()
 
         eventually(all_came, WAIT_S, what="every record")

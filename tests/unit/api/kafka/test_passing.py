@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import struct
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -18,7 +17,7 @@ from kio.serial import entity_reader
 from sharecoord.api.kafka.codec import Head, make
 from sharecoord.api.kafka.passthrough.passing import CUT, versions_of
 from sharecoord.config.process_settings import KafkaPortConfig
-from sharecoord.devenv.processes import free_ports
+from sharecoord.devenv.processes import free_run
 from sharecoord.kafka.wire.cluster import Cluster, Node
 from sharecoord.kafka.wire.connection import Endpoint
 from sharecoord.kafka.wire.passages import WireBrokers
@@ -82,19 +81,6 @@ def metadata(brokers: Sequence[FakeBroker], topics: Sequence[str]) -> Any:
         return made(METADATA, version, **said, brokers=nodes, controller_id=1, topics=told)
 
     return answer
-
-
-def free_run(count: int) -> int:
-    """A port that is free together with those behind it."""
-    while True:
-        (port,) = free_ports(1)
-        try:
-            for number in range(port, port + count):
-                with socket.socket() as one:
-                    one.bind(("127.0.0.1", number))
-        except OSError:
-            continue
-        return port
 
 
 @asynccontextmanager
@@ -354,7 +340,7 @@ async def test_a_broker_that_ends_while_it_works_ends_the_connection() -> None:
 async def test_a_broker_that_has_moved_is_found() -> None:
     async with passing() as kafka:
         nodes = kafka.cluster.nodes
-        kafka.cluster.nodes = {**nodes, 2: Node(Endpoint("127.0.0.1", free_ports(1)[0]), None)}
+        kafka.cluster.nodes = {**nodes, 2: Node(Endpoint("127.0.0.1", free_run(1)), None)}
         kafka.brokers[1].on(PRODUCE, lambda _: produced())
         await _asked(await kafka.connect(2), PRODUCE, 12, produce())
         assert kafka.brokers[1].count(PRODUCE) == 1
